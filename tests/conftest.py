@@ -69,6 +69,14 @@ def built_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_weights(tmp_path_factory.mktemp("built"))
 
 
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny actor and encoder for the trainings of `training_setups`."""
+    from training_setups import build_weights
+
+    return build_weights(tmp_path_factory.mktemp("tiny"))
+
+
 @pytest.fixture(scope="module")
 def weights(built_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of them for the tests of a file."""
@@ -76,19 +84,19 @@ def weights(built_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="session")
-def finished(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def finished(built_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Gives the folder of a script's finished run, which no test may change."""
     from script_setups import finished_runs
 
-    return finished_runs(weights, tmp_path_factory.mktemp)
+    return finished_runs(built_weights, tmp_path_factory.mktemp)
 
 
 @pytest.fixture(scope="session")
-def adapters(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def adapters(built_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Adapters of the actor: two of rank 2, one of rank 4."""
     from serving_setups import draw_adapters
 
-    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
+    return draw_adapters(built_weights, tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="module")

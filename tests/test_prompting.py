@@ -91,20 +91,14 @@ OTHERS = {
 
 @settings(deadline=None)
 @given(observations, st.sampled_from(list(TEMPLATES)))
-def test_every_prompt_begins_with_the_prefix(observation, strategy):
+def test_a_prompt_begins_with_the_prefix_and_an_observation_is_plain_text(observation, strategy):
     template = TEMPLATES[strategy]
-    prefix = template.prefix_ids
-    assert template.encode(observation)[: len(prefix)] == prefix
-
-
-@settings(deadline=None)
-@given(observations, st.sampled_from(list(TEMPLATES)))
-def test_special_tokens_in_an_observation_are_plain_text(observation, strategy):
-    ids = TEMPLATES[strategy].encode(observation)
+    ids, prefix = template.encode(observation), template.prefix_ids
+    assert ids[: len(prefix)] == prefix
     specials = [i for i in ids if i in TOKENIZER.all_special_ids]
     assert TOKENIZER.convert_ids_to_tokens(specials) == ["<s>", "[INST]", "[/INST]"]
     shown = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in observation)
-    assert TOKENIZER.decode(ids) == TEMPLATES[strategy].render(shown)
+    assert TOKENIZER.decode(ids) == template.render(shown)
 
 
 @pytest.mark.parametrize("strategy", TEMPLATES)
@@ -115,28 +109,25 @@ def test_tokens_are_those_of_the_rendered_prompt(strategy, observation):
 
 
 def test_the_prefix_holds_the_whole_strategy():
-    template = TEMPLATES[OWN]
     strategy = OWN.replace("{max_chain_length}", "9")
-    assert TOKENIZER.decode(template.prefix_ids) == f"<s>[INST]{strategy}"
-    assert TOKENIZER.decode(TEMPLATES["none"].prefix_ids) == "<s>[INST]"
-
-
-def test_the_prompt_of_the_tiny_preset_is_short():
+    assert TOKENIZER.decode(TEMPLATES[OWN].prefix_ids) == f"<s>[INST]{strategy}"
     assert TEMPLATES["none"].render("2 3 up 1 0") == "<s>[INST]2 3 up 1 0[/INST]"
     assert len(TEMPLATES["none"].encode("2 3 up 1 0")) == 8
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(observation=observations, strategy=st.sampled_from(["", "a b.", "x\n", OWN]))
 def test_other_chat_templates_keep_the_prefix_and_lose_no_text(name, observation, strategy):
     tokenizer = OTHERS[name]
     template = PromptTemplate(tokenizer, strategy)
     ids = template.encode(observation)
     assert ids[: len(template.prefix_ids)] == template.prefix_ids
-    plain = PromptTemplate(tokenizer, strategy).encode("x")
-    count = [sum(i in tokenizer.all_special_ids for i in prompt) for prompt in (ids, plain)]
     if tokenizer.unk_token_id is None:
+        count = [
+            sum(i in tokenizer.all_special_ids for i in prompt)
+            for prompt in (ids, template.encode("x"))
+        ]
         assert count[0] == count[1]
     clean = observation.encode("utf-8", "ignore").decode()
     assert clean == "" or clean in template.render(clean)
@@ -156,31 +147,18 @@ def test_a_stored_completion_with_half_a_surrogate_pair_is_encoded():
     assert broken == whole and broken[-1] == TOKENIZER.eos_token_id
 
 
-def test_a_strategy_of_ones_own_keeps_its_braces():
-    text = resolve_strategy('Like {"moves": [{actions}]}', ("left", "right"))
-    assert text == 'Like {"moves": ["left", "right"]}'
-
-
-def test_every_strategy_of_the_menu_is_filled_in():
+def test_strategies_are_filled_in_and_keep_other_braces():
     for name in STRATEGIES:
         text = resolve_strategy(name, ACTIONS, 7)
         assert "{actions}" not in text and "{max_chain_length}" not in text
     assert '"move forward", "turn left"' in resolve_strategy("founding", ACTIONS)
+    own = resolve_strategy('Like {"moves": [{actions}]}', ("left", "right"))
+    assert own == 'Like {"moves": ["left", "right"]}'
 
 
 def test_the_tokenizer_keeps_reading_its_special_tokens():
     PromptTemplate(TOKENIZER).encode("</s>")
     assert TOKENIZER("</s>")["input_ids"] == [TOKENIZER.eos_token_id]
-
-
-def test_a_tokenizer_without_chat_template_is_refused():
-    with pytest.raises(DataError, match="chat template"):
-        PromptTemplate(byte_level(None, []))
-
-
-def test_a_template_that_hides_the_observation_is_refused():
-    with pytest.raises(DataError, match="user's text"):
-        PromptTemplate(byte_level("{{ bos_token }}hello", []))
 
 
 THINKS = (
@@ -197,23 +175,31 @@ def test_thinking_is_switched_off_and_prompts_are_the_same_tomorrow():
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
-def test_a_template_that_opens_every_completion_with_thoughts_is_refused():
-    always = CHATML.replace("assistant\n", "assistant\n<think>\n")
-    with pytest.raises(
-        DataError, match="opens every completion with <think>; use the model without"
-    ):
-        PromptTemplate(byte_level(always, []))
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (None, "chat template"),
+        ("{{ bos_token }}hello", "user's text"),
+        (
+            CHATML.replace("assistant\n", "assistant\n<think>\n"),
+            "opens every completion with <think>; use the model without",
+        ),
+    ],
+)
+def test_a_template_that_no_policy_can_be_asked_by_is_refused(template, said):
+    with pytest.raises(DataError, match=said):
+        PromptTemplate(byte_level(template, []))
 
 
 def test_a_thousand_prompts_take_less_than_fifty_milliseconds():
     template = TEMPLATES["founding"]
     batch = [f"{i % 4} {i // 4 % 4} up {i // 16 % 4} {i // 64 % 4}" for i in range(1000)]
-    best = float("inf")
+    times = []
     for _ in range(3):
         start = time.process_time()
         prompts = template.encode_batch(batch)
-        best = min(best, time.process_time() - start)
-    assert best < 0.05
+        times.append(time.process_time() - start)
+    assert min(times) < 0.05
     assert prompts[:20] == [template.encode(text) for text in batch[:20]]
 
 

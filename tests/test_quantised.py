@@ -38,13 +38,16 @@ def config(weights: Path, bits: str) -> ActorConfig:
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_fewer_bits_give_nearly_the_same_completions(bits, weights):
+def test_fewer_bits_give_nearly_the_same_completions_in_the_memory_that_is_estimated(bits, weights):
+    actor = config(weights, bits)
     with torch.inference_mode():
         exact = load_actor(ActorConfig(str(weights / "actor")))[0](IDS).logits.log_softmax(-1)
-        model, _ = load_actor(config(weights, bits))
+        model, _ = load_actor(actor)
         found = model(IDS).logits.float().log_softmax(-1)
     assert is_quantised(model)
     assert 0 < (exact.exp() * (exact - found)).sum(-1).mean() < 0.01
+    whole = sum(p.nbytes for p in model.parameters())
+    assert weight_bytes(on_meta(actor, learns=False), actor.bits) == pytest.approx(whole, rel=0.05)
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -90,14 +93,6 @@ def test_a_round_runs_on_models_of_fewer_bits(bits, weights, tmp_path):
     judged = replace(actor, adapter=adapter, temperature=0.0)
     summary = run_here("evaluate", replace(stage, actor=judged))
     assert summary["invalid_rate"] == 0 < summary["sampled_invalid_rate"] <= 1
-
-
-@pytest.mark.parametrize("bits", BITS)
-def test_their_memory_is_estimated(bits, weights):
-    actor = config(weights, bits)
-    model, _ = load_actor(actor)
-    whole = sum(p.nbytes for p in model.parameters())
-    assert weight_bytes(on_meta(actor, learns=False), actor.bits) == pytest.approx(whole, rel=0.05)
 
 
 def test_cloning_trains_and_saves_its_adapter_in_float32(weights, tmp_path):

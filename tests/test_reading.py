@@ -3,15 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from script_setups import BEHAVIOR, build_weights, config_of, run_here
+from script_setups import BEHAVIOR, config_of, run_here
 
 from lactchain.errors import ConfigError
 from lactchain.runs.run import read_metrics
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
 
 
 def cloning(weights, run_dir, **changes):

@@ -1,6 +1,6 @@
 """What must hold of every environment that LactChain registers; new ones are found here."""
 
-import warnings
+from contextlib import closing
 
 import gymnasium as gym
 import numpy as np
@@ -21,64 +21,49 @@ IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("lactchain/"
 NUMERIC = [i for i in IDS if not isinstance(gym.make(i).observation_space, spaces.Text)]
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("env_id", IDS)
 def test_gymnasium_has_nothing_to_say(env_id):
-    env = gym.make(env_id, disable_env_checker=True).unwrapped
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(env)
+    check_env(gym.make(env_id, disable_env_checker=True).unwrapped)
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("env_id", NUMERIC)
 def test_stable_baselines_has_nothing_to_say(env_id):
-    env = gym.make(env_id, disable_env_checker=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env_sb3(env, skip_render_check=False)
+    check_env_sb3(gym.make(env_id, disable_env_checker=True), skip_render_check=False)
 
 
-@pytest.mark.parametrize("env_id", IDS)
-def test_the_entry_point_is_a_string(env_id):
-    assert isinstance(gym.spec(env_id).entry_point, str)
-
-
-def modes(env_id):
-    batched = [] if gym.spec(env_id).vector_entry_point is None else ["vector_entry_point"]
-    return [*batched, "sync", "async"]
+MODES = [
+    (env_id, mode)
+    for env_id in IDS
+    for mode in ("vector_entry_point", "sync", "async")
+    if mode != "vector_entry_point" or gym.spec(env_id).vector_entry_point
+]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python ≥ 3.12 under threads
-@pytest.mark.parametrize(
-    ("env_id", "mode"), [(env_id, mode) for env_id in IDS for mode in modes(env_id)]
-)
+@pytest.mark.parametrize(("env_id", "mode"), MODES)
 def test_copies_answer_with_observations_of_their_space(env_id, mode):
-    envs = make_vector_env(env_id, 2, mode)
-    try:
+    with closing(make_vector_env(env_id, 2, mode)) as envs:
         assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
         observations, _ = envs.reset(seed=0)
-        assert all(row in envs.single_observation_space for row in observations)
         assert all(row for row in observations if isinstance(row, str))
         for _ in range(3):
-            observations, rewards, terminated, truncated, _ = envs.step(envs.action_space.sample())
             assert all(row in envs.single_observation_space for row in observations)
+            observations, rewards, terminated, truncated, _ = envs.step(envs.action_space.sample())
             assert rewards.shape == terminated.shape == truncated.shape == (2,)
-    finally:
-        envs.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_text_arrives_whole_and_the_final_observation_is_kept(mode):
-    envs = make_vector_env("lactchain/Language-v0", 2, mode, max_chains=1)
-    try:
+    with closing(make_vector_env("lactchain/Language-v0", 2, mode, max_chains=1)) as envs:
         first, _ = envs.reset(seed=3)
         assert all(text.startswith("Grid world of size 4x4") for text in first)
         *_, truncated, infos = envs.step(("hm", "hm"))
         assert truncated.all()
         endings = infos["final_obs"]
         assert all(end.startswith(text) for end, text in zip(endings, first, strict=True))
-    finally:
-        envs.close()
 
 
 def test_a_numeric_world_is_one_batch_by_default():
@@ -113,13 +98,14 @@ def test_an_environment_may_have_an_argument_named_mode(monkeypatch):
     assert spaces_of(WorldConfig("Moody-v0", {"mode": 7}))[0] == spaces.Discrete(10)
 
 
-def test_text_worlds_of_gymnasium_pass_its_check_as_well():
-    for env_id, kwargs in {"FrozenLake-v1": {"is_slippery": False}, "CliffWalking-v1": {}}.items():
-        env = gym.make("lactchain/Language-v0", env_id=env_id, env_kwargs=kwargs)
-        check_env(env.unwrapped)
-        text, info = env.reset(seed=0)
-        assert info["state"] is not None
-        assert isinstance(text, str)
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"), [("FrozenLake-v1", {"is_slippery": False}), ("CliffWalking-v1", {})]
+)
+def test_text_worlds_of_gymnasium_pass_its_check_as_well(env_id, kwargs):
+    env = gym.make("lactchain/Language-v0", env_id=env_id, env_kwargs=kwargs)
+    check_env(env.unwrapped)
+    text, info = env.reset(seed=0)
+    assert info["state"] is not None and isinstance(text, str)
 
 
 def test_observations_of_the_batch_are_not_reused():

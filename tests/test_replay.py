@@ -27,6 +27,13 @@ def everything(buffer):
     return buffer.rows(np.tile(np.arange(buffer.size), (2, 1)))
 
 
+def assert_equal(one, other):
+    assert (one.position, one.size) == (other.position, other.size)
+    for name in FIELDS:
+        rows = (getattr(everything(buffer), name) for buffer in (one, other))
+        np.testing.assert_array_equal(*rows)
+
+
 def test_the_newest_transitions_are_held_each_with_its_own_successor():
     buffer = ring()
     for number in range(1, 13):
@@ -46,16 +53,12 @@ def test_the_newest_transitions_are_held_each_with_its_own_successor():
 def test_several_at_once_are_stored_as_if_one_by_one(sizes):
     at_once, one_by_one, number = ring(), ring(), 0
     for size in sizes:
-        numbers = list(range(number, number + size))
+        numbers = range(number, number + size)
         number += size
-        at_once.add(transitions(numbers))
+        at_once.add(transitions([*numbers]))
         for n in numbers:
             one_by_one.add(transitions([n]))
-    assert (at_once.position, at_once.size) == (one_by_one.position, one_by_one.size)
-    for name in FIELDS:
-        np.testing.assert_array_equal(
-            getattr(everything(at_once), name), getattr(everything(one_by_one), name)
-        )
+    assert_equal(at_once, one_by_one)
 
 
 def test_sampling_is_uniform_and_of_each_members_own():
@@ -68,14 +71,12 @@ def test_sampling_is_uniform_and_of_each_members_own():
 
 
 def test_states_are_put_back_whole():
-    buffer = ring()
+    buffer, other = ring(), ring()
     buffer.add(transitions([1, 2, 3, 4, 5, 6, 7], ended=(4,)))
-    other = ring()
     other.load_state_dict(buffer.state_dict())
-    buffer.add(transitions([8])), other.add(transitions([8]))
-    for name in FIELDS:
-        np.testing.assert_array_equal(getattr(everything(buffer), name),
-                                      getattr(everything(other), name))  # fmt: skip
+    for ring_ in (buffer, other):
+        ring_.add(transitions([8]))
+    assert_equal(buffer, other)
 
 
 def test_observations_keep_their_kind():

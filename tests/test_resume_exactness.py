@@ -3,15 +3,17 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
 from training_setups import (
     MAKERS,
     NUM_UPDATES,
-    build_weights,
+    exit_codes,
     final_state,
     logs,
     open_run,
@@ -30,24 +32,19 @@ LORA, FULL = {"lora": True}, {"lora": False}
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
+def uninterrupted(tiny, tmp_path_factory):
+    """The folder, the final state and the metrics of each kind of training, computed once."""
+    runs = {}
 
-
-@pytest.fixture(scope="module")
-def uninterrupted(weights, tmp_path_factory):
-    """The final state and the metrics of each kind of training, computed once."""
-    states = {}
-
-    def state(kind, options):
+    def whole(kind, options=LORA):
         key = kind, options["lora"]
-        if key not in states:
+        if key not in runs:
             run_dir = tmp_path_factory.mktemp(kind) / "run"
-            train_here(kind, weights, run_dir, options)
-            states[key] = final_state(run_dir), logged(run_dir)
-        return states[key]
+            train_here(kind, tiny, run_dir, options)
+            runs[key] = run_dir, (final_state(run_dir), logged(run_dir))
+        return runs[key]
 
-    return state
+    return whole
 
 
 def logged(run_dir):
@@ -59,50 +56,41 @@ def logged(run_dir):
     ]
 
 
-def stop_at(monkeypatch, *updates):
-    """As if SIGTERM came while these updates were computed; each once."""
-    pending = list(updates)
-    count = {"update": 0}
-
-    def stop_requested():
-        return signal.SIGTERM if pending and count["update"] == pending[0] else 0
-
-    check_update = guards.GuardedTrainer.check_update
+@contextmanager
+def stopped_at(update):
+    """As if SIGTERM came while that update was computed."""
+    count, check_update = {"update": 0}, guards.GuardedTrainer.check_update
 
     def counted(trainer):
         count["update"] = trainer.state.global_step + 1
         check_update(trainer)
 
-    monkeypatch.setattr(guards, "stop_requested", stop_requested)
-    monkeypatch.setattr(guards.GuardedTrainer, "check_update", counted)
-    return pending
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interrupted) as stop:
+        signalled = lambda: signal.SIGTERM * (count["update"] == update)  # noqa: E731
+        patch.setattr(guards, "stop_requested", signalled)
+        patch.setattr(guards.GuardedTrainer, "check_update", counted)
+        yield
+    assert stop.value.exit_code == 143
+
+
+SLOW = [("mc", LORA), ("cloning", LORA), *((kind, FULL) for kind in ("simpo", "critic", "ilql"))]
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("simpo", LORA),
-        ("critic", LORA),
-        ("ilql", LORA),
-        pytest.param("mc", LORA, marks=pytest.mark.slow),
-        pytest.param("cloning", LORA, marks=pytest.mark.slow),
-        pytest.param("simpo", FULL, marks=pytest.mark.slow),
-        pytest.param("critic", FULL, marks=pytest.mark.slow),
-        pytest.param("ilql", FULL, marks=pytest.mark.slow),
+        *((kind, LORA) for kind in ("simpo", "critic", "ilql")),
+        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in SLOW),
     ],
 )
-def test_cut_at_every_update_and_resumed_is_bit_exact(
-    kind, options, weights, uninterrupted, run_dir, monkeypatch
-):
-    """Mid-epoch, at epoch ends, twice in one epoch: nine updates, resumed after each of them."""
-    pending = stop_at(monkeypatch, *range(1, NUM_UPDATES))
-    while pending:
-        with pytest.raises(Interrupted) as stop:
-            train_here(kind, weights, run_dir, options)
-        assert stop.value.exit_code == 143
-        assert latest_checkpoint(run_dir / "checkpoints").name == f"checkpoint-{pending.pop(0)}"
-    train_here(kind, weights, run_dir, options)
-    assert (final_state(run_dir), logged(run_dir)) == uninterrupted(kind, options)
+def test_cut_at_an_update_and_resumed_is_bit_exact(kind, options, tiny, uninterrupted, run_dir):
+    """In the middle of an epoch, twice in one, at its end, and before the last of nine updates."""
+    for update in (1, 2, 3, NUM_UPDATES - 1):
+        with stopped_at(update):
+            train_here(kind, tiny, run_dir, options)
+        assert latest_checkpoint(run_dir / "checkpoints").name == f"checkpoint-{update}"
+    train_here(kind, tiny, run_dir, options)
+    assert (final_state(run_dir), logged(run_dir)) == uninterrupted(kind, options)[1]
 
 
 def stop_within(monkeypatch, update):
@@ -121,26 +109,25 @@ def stop_within(monkeypatch, update):
 @pytest.mark.parametrize(
     "kind",
     [
-        "simpo",
-        "critic",
+        *("simpo", "critic"),
         *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("cloning", "ilql", "mc")),
     ],
 )
 def test_cut_within_an_update_and_resumed_is_bit_exact(
-    kind, weights, uninterrupted, run_dir, monkeypatch
+    kind, tiny, uninterrupted, run_dir, monkeypatch
 ):
     """In the first update, which leaves nothing to save, and in the first of an epoch."""
     for update in (1, 4):
         with monkeypatch.context() as patch, pytest.raises(Interrupted):
             stop_within(patch, update)
-            train_here(kind, weights, run_dir, LORA)
+            train_here(kind, tiny, run_dir, LORA)
         newest = latest_checkpoint(run_dir / "checkpoints")
         assert (newest and newest.name) == (f"checkpoint-{update - 1}" if update > 1 else None)
-    train_here(kind, weights, run_dir, LORA)
-    assert (final_state(run_dir), logged(run_dir)) == uninterrupted(kind, LORA)
+    train_here(kind, tiny, run_dir, LORA)
+    assert (final_state(run_dir), logged(run_dir)) == uninterrupted(kind)[1]
 
 
-def states_despite_kills(kind, options, weights, folder, num_kills, seed):
+def states_despite_kills(kind, options, tiny, folder, num_kills, seed):
     """Final states of trainings of which processes were killed `num_kills` times at random times.
 
     A killed training is started again by the same command; one that came to its end before the kill
@@ -149,13 +136,13 @@ def states_despite_kills(kind, options, weights, folder, num_kills, seed):
     durations = []
     for name in ("warm-up", "timed"):  # the first one waits for the imports
         began = time.perf_counter()
-        train_in_process(kind, weights, folder / name, options).join()
+        train_in_process(kind, tiny, folder / name, options).join()
         durations.append(time.perf_counter() - began)
     rng, states, kills = random.Random(seed), [final_state(folder / "timed")], 0
     exit_code = None
     while kills < num_kills or exit_code != 0:
         run_dir = folder / f"run-{len(states)}"
-        process = train_in_process(kind, weights, run_dir, options)
+        process = train_in_process(kind, tiny, run_dir, options)
         process.join(rng.uniform(0.0, durations[1]) if kills < num_kills else None)
         if process.exitcode is None:
             os.kill(process.pid, signal.SIGKILL)
@@ -168,76 +155,75 @@ def states_despite_kills(kind, options, weights, folder, num_kills, seed):
     return states
 
 
-def test_killed_at_random_times_is_bit_exact(weights, uninterrupted, tmp_path):
-    states = states_despite_kills("simpo", LORA, weights, tmp_path, num_kills=2, seed=0)
-    assert all(state == uninterrupted("simpo", LORA)[0] for state in states)
+def test_killed_behind_its_first_checkpoint_is_bit_exact(tiny, uninterrupted, run_dir):
+    process = train_in_process("simpo", tiny, run_dir, LORA)
+    while process.is_alive() and not [*run_dir.glob("checkpoints/*-*/manifest.json")]:
+        time.sleep(0.01)
+    process.kill()
+    assert exit_codes([process])[0] in (-signal.SIGKILL, 0), logs(run_dir)
+    train_here("simpo", tiny, run_dir, LORA)
+    assert final_state(run_dir) == uninterrupted("simpo")[1][0]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [LORA, FULL], ids=["lora", "full"])
 @pytest.mark.parametrize("kind", ["simpo", "critic", "ilql", "mc"])
-def test_killed_at_twenty_random_times_is_bit_exact(
-    kind, options, weights, uninterrupted, tmp_path
-):
-    states = states_despite_kills(kind, options, weights, tmp_path, num_kills=20, seed=1)
-    assert all(state == uninterrupted(kind, options)[0] for state in states)
+def test_killed_at_twenty_random_times_is_bit_exact(kind, options, tiny, uninterrupted, tmp_path):
+    states = states_despite_kills(kind, options, tiny, tmp_path, num_kills=20, seed=1)
+    assert all(state == uninterrupted(kind, options)[1][0] for state in states)
 
 
-@pytest.mark.parametrize("saved", [False, True], ids=["nothing", "a checkpoint"])
-def test_steps_that_are_done_again_stand_once_in_the_metrics(saved, weights, run_dir, monkeypatch):
-    """A kill after the fifth update leaves records of updates of which no state was saved."""
-    if saved:
-        stop_at(monkeypatch, 3)
-        with pytest.raises(Interrupted):
-            train_here("simpo", weights, run_dir, LORA)
-        monkeypatch.undo()
-    with open_run(run_dir) as run:
-        run.log_once({"made/before": 1.0}, step=0)
-        for step in (4, 5):
-            run.log({"train/loss": 9.0}, step=step)
-    train_here("simpo", weights, run_dir, LORA)
-    records = read_metrics(run_dir)
-    assert {"made/before", "train/loss"} <= {key for record in records for key in record}
-    steps = [record["step"] for record in records if "train/loss" in record]
-    assert steps == [2, 4, 6, 8, 9] and all(record.get("train/loss") != 9.0 for record in records)
-
-
-@pytest.mark.parametrize("stopped", [False, True])
-def test_the_last_checkpoint_vouches_for_all_metrics_but_for_times(
-    stopped, weights, run_dir, monkeypatch
-):
-    """Whoever is killed behind it has lost none, and a stop leaves none of its own."""
-    if stopped:
-        stop_at(monkeypatch, 3)
-        with pytest.raises(Interrupted):
-            train_here("simpo", weights, run_dir, LORA)
-        monkeypatch.undo()
-    train_here("simpo", weights, run_dir, LORA)
+def vouched(run_dir):
+    """The records of a run: the last checkpoint vouches for all but the last, which has times."""
     mark = verify_manifest(run_dir / f"checkpoints/checkpoint-{NUM_UPDATES}")["metrics"]
     content = (run_dir / "metrics.jsonl").read_bytes()
     *records, last = map(json.loads, content.splitlines())
     assert content[: mark["size"]].count(b"\n") == len(records)
-    assert [record["step"] for record in records] == [2, 4, 6, 8, NUM_UPDATES]
-    assert all("rewards/margins" in record for record in records)
     lasting = {name for name in last if not name.startswith("time")}
     assert lasting <= {"step", "train/epoch", "train/total_flos"}
+    return records
 
 
-def test_finished_training_is_not_taken_further(weights, uninterrupted, run_dir):
-    train_here("simpo", weights, run_dir, LORA)
+def test_the_last_checkpoint_vouches_for_all_metrics_but_for_times(uninterrupted):
+    """Whoever is killed behind it has lost none."""
+    records = vouched(uninterrupted("simpo")[0])
+    assert [record["step"] for record in records] == [2, 4, 6, 8, NUM_UPDATES]
+    assert all("rewards/margins" in record for record in records)
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["nothing", "a checkpoint"])
+def test_steps_that_are_done_again_stand_once_in_the_metrics(saved, tiny, run_dir):
+    """A kill after the fifth update leaves records of updates of which no state was saved."""
+    if saved:
+        with stopped_at(3):
+            train_here("simpo", tiny, run_dir, LORA)
     with open_run(run_dir) as run:
-        trainer = MAKERS["simpo"](weights, run, lora=True)
+        run.log_once({"made/before": 1.0}, step=0)
+        for step in (4, 5):
+            run.log({"train/loss": 9.0}, step=step)
+    train_here("simpo", tiny, run_dir, LORA)
+    records = vouched(run_dir)
+    trained = [record for record in records if "made/before" not in record]
+    assert len(trained) == len(records) - 1
+    assert [record["step"] for record in trained] == [2, 4, 6, 8, NUM_UPDATES]
+    assert all(record["train/loss"] != 9.0 for record in trained)
+
+
+def test_finished_training_is_not_taken_further(tiny, uninterrupted, run_dir):
+    folder, (state, _) = uninterrupted("simpo")
+    shutil.copytree(folder, run_dir)
+    with open_run(run_dir) as run:
+        trainer = MAKERS["simpo"](tiny, run, lora=True)
         assert train(trainer).global_step == NUM_UPDATES
         trained = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
-        fresh = MAKERS["simpo"](weights, run, lora=True).model
-    assert final_state(run_dir) == uninterrupted("simpo", LORA)[0]
+        fresh = MAKERS["simpo"](tiny, run, lora=True).model
+    assert final_state(run_dir) == state
     assert any(not torch.equal(p, trained[n]) for n, p in fresh.named_parameters())
 
 
-def test_checkpoint_holds_adapter_and_head_only(weights, run_dir):
-    train_here("critic", weights, run_dir, LORA)
-    folder = run_dir / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
+def test_checkpoint_holds_adapter_and_head_only(uninterrupted):
+    folder = uninterrupted("critic")[0] / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
     names = {path.name for path in folder.iterdir()}
     assert "adapter_model.safetensors" in names
     assert not names & {"model.safetensors", "training_args.bin"}

@@ -8,8 +8,12 @@ from lactchain.environments.language import language_env
 from lactchain.types import Action
 
 ENV = language_env()
-ANSWERED = {"answered_rate": 1.0}
 CHAINS = list(ENV.grammar.completions())
+
+
+def half(number):
+    """One of two chains."""
+    return CHAINS[number % 2]
 
 
 class Says:
@@ -30,42 +34,29 @@ class Says:
         return np.array([[self.likes(int(o), a.text) for a in actions] for o in observations])
 
 
-def figures(policy, count=BATCH):
-    return retrieval_figures(policy, ENV, [str(n) for n in range(count)], seed=0)
-
-
-def test_a_policy_that_reads_finds_every_state():
-    policy = Says(CHAINS.__getitem__, lambda number, text: -float(text != CHAINS[number]))
-    assert figures(policy) == ANSWERED | {"retrieval_accuracy": 1.0, "retrieval_skill": 1.0}
-
-
-def test_a_policy_that_does_not_read_finds_one_in_a_batch():
-    policy = Says(CHAINS.__getitem__, lambda number, text: -1.0)
-    found = figures(policy)
-    assert found["retrieval_accuracy"] == pytest.approx(1 / 16)
-    assert found["retrieval_skill"] == pytest.approx(0)
-
-
-def test_equal_completions_do_not_count_against_a_policy():
-    """Two chains, each said in half of the states; the wrong half prefers neither."""
-    said = lambda number: CHAINS[number % 2]  # noqa: E731
-    reads = Says(said, lambda number, text: -float(text != said(number)))
-    assert figures(reads) == ANSWERED | {"retrieval_accuracy": 1.0, "retrieval_skill": 1.0}
-    # The likeliest state of both chains is the first one: one half of the completions was said
-    # there, which is no more than chance.
-    found = figures(Says(said, lambda number, text: 0.0))
-    assert found == ANSWERED | {"retrieval_accuracy": 0.5, "retrieval_skill": 0.0}
-
-
-def test_a_policy_that_says_one_thing_to_everything_does_not_read():
-    found = figures(Says(lambda number: CHAINS[0], lambda number, text: float(number)))
-    assert found == ANSWERED | {"retrieval_accuracy": 1.0, "retrieval_skill": 0.0}
+@pytest.mark.parametrize(
+    ("chain_of", "likes", "accuracy", "skill"),
+    [
+        (CHAINS.__getitem__, lambda number, text: -float(text != CHAINS[number]), 1, 1),  # reads
+        (CHAINS.__getitem__, lambda number, text: -1.0, 1 / 16, 0),  # one in a batch by chance
+        # Two chains, each said in half of the states; the wrong half prefers neither.
+        (half, lambda number, text: -float(text != half(number)), 1, 1),
+        # The likeliest state of both is the first: one half of the completions was said there.
+        (half, lambda number, text: 0.0, 1 / 2, 0),
+        (lambda number: CHAINS[0], lambda number, text: float(number), 1, 0),  # says one thing
+    ],
+)
+def test_a_policy_reads_as_far_as_its_completions_tell_the_states_apart(
+    chain_of, likes, accuracy, skill
+):
+    found = retrieval_figures(Says(chain_of, likes), ENV, [str(n) for n in range(BATCH)], seed=0)
+    figures = {"answered_rate": 1.0, "retrieval_accuracy": accuracy, "retrieval_skill": skill}
+    assert found == pytest.approx(figures)
 
 
 def test_different_observations_are_asked_once_and_those_without_a_chain_left_out():
-    policy = Says(
-        lambda number: CHAINS[number] if number % 2 else "hm", lambda number, text: -float(number)
-    )
+    chain_of = lambda number: CHAINS[number] if number % 2 else "hm"  # noqa: E731
+    policy = Says(chain_of, lambda number, text: -float(number))
     texts = [str(n % 200) for n in range(1000)]
     assert retrieval_figures(policy, ENV, texts, seed=0)["retrieval_accuracy"] < 0.2
     assert len(policy.asked) == len(set(policy.asked)) == NUM_STATES

@@ -22,6 +22,10 @@ def policies(env):
     return [optimal, random, Mixture(optimal, random, 0.3)]
 
 
+def lengths_of(env, completions):
+    return np.array([len(env.extractor.parse(said.text).actions) for said in completions])
+
+
 def test_a_row_depends_on_its_own_seed_alone(env):
     observations = [env.reset(seed=seed)[0] for seed in range(20)]
     for policy in policies(env):
@@ -47,16 +51,14 @@ def test_optimal_chains_take_the_shortest_path_from_every_state(env_id, kwargs, 
     policy = OptimalChains(env)
     distances = shortest_paths(tabular_model(env.env))
     for state, distance in zip(env.view_states(), distances, strict=True):
-        text, info = env.reset(options={"state": state})
+        text, _ = env.reset(options={"state": state})
         taken, terminated = 0, False
         while not terminated:
             [action] = policy.act([text], [0])
             text, _, terminated, truncated, info = env.step(action.text)
-            assert not truncated
-            assert not info["invalid_action"]
+            assert not truncated and not info["invalid_action"]
             taken += len(info["executed"])
-        assert taken == distance
-        assert info["success"]
+        assert taken == distance and info["success"]
 
 
 def test_the_optimal_policy_understands_feedback(env):
@@ -84,16 +86,14 @@ def test_random_chains_are_uniform_in_length_and_action(env):
     np.testing.assert_allclose(lengths, [0, *[1000] * 5], atol=130)  # 4.5 standard deviations
     assert abs(np.mean([a for chain in chains for a in chain]) - 0.5) < 0.02
     short = RandomChains(env.grammar, 2).act([""] * 50, range(50))
-    assert {len(env.extractor.parse(completion.text).actions) for completion in short} == {1, 2}
+    assert {*lengths_of(env, short)} == {1, 2}
 
 
 def test_a_mixture_is_competent_in_its_fraction_of_the_rows(env):
     text, _ = env.reset(seed=0)
     optimal, random, mixture = policies(env)
     best = optimal.act([text], [0])[0]
-    seeds = range(4000)
-    mixed = mixture.act([text] * 4000, seeds)
-    chance = random.act([text] * 4000, seeds)
+    mixed, chance = (policy.act([text] * 4000, range(4000)) for policy in (mixture, random))
     assert all(action in (best, other) for action, other in zip(mixed, chance, strict=True))
     kept = np.mean([action == other for action, other in zip(mixed, chance, strict=True)])
     assert 0.67 < kept < 0.75  # 0.7, and a little for random chains that are the best one
@@ -103,33 +103,19 @@ def test_a_mixture_is_competent_in_its_fraction_of_the_rows(env):
 
 def test_the_coin_of_a_mixture_does_not_sort_the_random_chains(env):
     """Random rows of a mixture have the distribution of random chains."""
-    text, _ = env.reset(seed=0)
-    nothing = RandomChains(env.grammar, 1)
-    random = RandomChains(env.grammar)
-    completions = Mixture(nothing, random, 0.5).act([text] * 4000, range(4000))
-    lengths = np.array(
-        [len(env.extractor.parse(completion.text).actions) for completion in completions]
-    )
+    mixture = Mixture(RandomChains(env.grammar, 1), RandomChains(env.grammar), 0.5)
+    lengths = lengths_of(env, mixture.act([""] * 4000, range(4000)))
     long = lengths[lengths > 1]
     np.testing.assert_allclose(np.bincount(long)[2:] / len(long), 0.25, atol=0.05)
 
 
 def test_a_person_types_numbers_or_a_completion(env):
-    shown = []
-
-    def ask(prompt):
-        shown.append(prompt)
-        return lines.pop(0)
-
-    lines = ["0 1 0", '["turn left"]', "0 2", "", "turn left"]
-    completions = HumanPolicy(env.grammar, ask).act(["here"] * 5, range(5))
-    assert [completion.text for completion in completions] == [
-        '["move forward", "turn left", "move forward"]',
-        '["turn left"]',
-        "0 2",
-        "",
-        '["turn left"]',
-    ]
+    forward, left = '["move forward", "turn left", "move forward"]', '["turn left"]'
+    typed = {"0 1 0": forward, left: left, "0 2": "0 2", "": "", "turn left": left}
+    shown, lines = [], iter(typed)
+    policy = HumanPolicy(env.grammar, lambda prompt: shown.append(prompt) or next(lines))
+    completions = policy.act(["here"] * 5, range(5))
+    assert [completion.text for completion in completions] == [*typed.values()]
     assert shown[0] == "here\n[0 move forward, 1 turn left] > "
 
 

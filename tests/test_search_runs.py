@@ -1,6 +1,6 @@
 """Searches as run folders: replayed from the seed, cut anywhere, returning what was judged."""
 
-import json
+import itertools
 import signal
 import time
 from dataclasses import replace
@@ -18,7 +18,7 @@ from lactchain.config.settings import RunConfig
 from lactchain.errors import ConfigError, Interrupted
 from lactchain.runs.run import read_metrics
 from lactchain.search import agents, runs
-from lactchain.search.evolution import Evolution, Individual, credit
+from lactchain.search.evolution import Evolution, credit
 from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
 from lactchain.stages.search import SearchConfig
 from lactchain.stages.search import main as search
@@ -56,29 +56,21 @@ def texts(run_dir, *names):
     return [(Path(run_dir) / name).read_text() for name in names]
 
 
-def interrupt_at(monkeypatch, owner, method, call):
-    """Lets the call of that number of a method end as a kill would."""
-    original, calls = getattr(owner, method), []
+def cut(monkeypatch, run_dir, owner, method, call, **changes):
+    """A search that ends in the call of that number of a method, as by a kill."""
+    original, calls = getattr(owner, method), itertools.count(1)
 
     def wrapped(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == call:
+        if next(calls) == call:
             raise Interrupted(signal.SIGTERM, "cut")
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(owner, method, wrapped)
+    with monkeypatch.context() as context, pytest.raises(Interrupted):
+        context.setattr(owner, method, wrapped)
+        run(run_dir, **changes)
 
 
 # --- evolution ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("subject", [{"ppo": PPO}, {"ppo": None, "dqn": DQN}])
-def test_a_search_is_replayed_from_its_seed(tmp_path, subject):
-    first, second = (run(tmp_path / name, **subject) for name in "ab")
-    assert first == second and first["num_generations"] == 4
-    assert texts(tmp_path / "a", "lineage.jsonl") == texts(tmp_path / "b", "lineage.jsonl")
-    other = RunConfig(run_dir=str(tmp_path / "c"), seed=1)
-    assert search(config(tmp_path, run=other, **subject)) != first
 
 
 @pytest.fixture(scope="module", params=[{"ppo": PPO}, {"ppo": None, "dqn": DQN}])
@@ -88,43 +80,37 @@ def uncut(request, tmp_path_factory):
     return request.param, folder, run(folder, **request.param)
 
 
-@pytest.mark.parametrize(("method", "call"), [("train", 3), ("judge", 2), ("judge", 4)])
-def test_a_search_that_was_cut_in_a_generation_goes_on_exactly(
-    tmp_path, monkeypatch, uncut, method, call
-):
+def test_another_seed_is_another_search(tmp_path, uncut):
+    subject, _, whole = uncut
+    assert run(tmp_path, run=RunConfig(run_dir=str(tmp_path / "run"), seed=1), **subject) != whole
+
+
+@pytest.mark.parametrize(
+    "where", [(agents.Arena, "train", 3), (agents.Arena, "judge", 2), (agents.Arena, "judge", 4)]
+)
+def test_a_search_that_was_cut_in_a_generation_goes_on_exactly(tmp_path, monkeypatch, uncut, where):
     subject, folder, whole = uncut
-    with monkeypatch.context() as context:
-        interrupt_at(context, agents.Arena, method, call)
-        with pytest.raises(Interrupted):
-            run(tmp_path / "cut", **subject)
-    assert run(tmp_path / "cut", **subject) == whole
+    cut(monkeypatch, tmp_path / "cut", *where, **subject)
+    assert run(tmp_path / "cut", **subject) == whole and whole["num_generations"] == 4
     names = ("lineage.jsonl", "best/state.json", "checkpoints/checkpoint-4/state.json")
     assert texts(folder, *names) == texts(tmp_path / "cut", *names)
     steps = [record["step"] for record in read_metrics(tmp_path / "cut")]
     assert steps == sorted(set(steps)) and len(steps) == 4
 
 
-def test_a_generation_that_was_noted_but_not_saved_is_not_noted_twice(tmp_path, monkeypatch):
-    whole = run(tmp_path / "whole")
-    with monkeypatch.context() as context:
-        interrupt_at(context, runs, "save_checkpoint", 3)
-        with pytest.raises(Interrupted):
-            run(tmp_path / "cut")
-    assert len(read_json_lines(tmp_path / "cut" / "lineage.jsonl")) == 9
-    assert run(tmp_path / "cut") == whole
-    assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
-
-
-def test_a_lineage_that_a_crash_has_cut_is_whole_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize("damage", [None, b'{"generation": 0, "id"'])
+def test_a_lineage_that_tells_more_or_less_than_the_checkpoint_is_mended(
+    tmp_path, monkeypatch, uncut, damage
+):
     """The file is not what a search goes on from: the checkpoint is."""
-    whole = run(tmp_path / "whole")
-    with monkeypatch.context() as context:
-        interrupt_at(context, runs, "save_checkpoint", 3)
-        with pytest.raises(Interrupted):
-            run(tmp_path / "cut")
-    (tmp_path / "cut" / "lineage.jsonl").write_bytes(b'{"generation": 0, "id"')
-    assert run(tmp_path / "cut") == whole
-    assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
+    subject, folder, whole = uncut
+    cut(monkeypatch, tmp_path / "cut", runs, "save_checkpoint", 3, **subject)
+    lineage = tmp_path / "cut" / "lineage.jsonl"
+    assert len(read_json_lines(lineage)) == 9  # a generation is noted that was not saved
+    if damage:
+        lineage.write_bytes(damage)
+    assert run(tmp_path / "cut", **subject) == whole
+    assert texts(folder, "lineage.jsonl") == [lineage.read_text()]
 
 
 @pytest.mark.slow
@@ -142,12 +128,11 @@ def test_a_search_that_was_killed_goes_on_exactly(tmp_path):
     assert texts(tmp_path / "whole", "lineage.jsonl") == [lineage.read_text()]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])  # by one seed's luck a child may be its parent's twin
-def test_the_returned_agent_is_the_one_that_was_judged(tmp_path, seed):
-    summary = run(tmp_path / "run", run=RunConfig(run_dir=str(tmp_path / "run"), seed=seed))
-    lines = read_json_lines(tmp_path / "run" / "lineage.jsonl")
+def test_the_returned_agent_is_the_one_that_was_judged(uncut):
+    _, folder, summary = uncut
+    lines = read_json_lines(folder / "lineage.jsonl")
     first = next(line for line in lines if line["id"] == summary["best/ancestors"][0]["id"])
-    agent, arena = read_agent(tmp_path / "run" / "best"), agents.Arena(SHORT, seed)
+    agent, arena = read_agent(folder / "best"), agents.Arena(SHORT, seed=0)
     means = []
     for generation in range(first["generation"], SMALL.num_generations):
         seed = arena.selecting_seed(generation)
@@ -176,12 +161,11 @@ def test_every_step_of_training_and_of_selecting_evaluations_is_counted(tmp_path
     assert summary["num_env_steps"] == 3 * 4 * 64 + sum(played)
 
 
-def test_the_lineage_says_who_came_from_whom_with_what_gain(tmp_path):
-    summary = run(tmp_path / "run")
-    lines = read_json_lines(tmp_path / "run" / "lineage.jsonl")
-    by_id = {line["id"]: line for line in lines}
+def test_the_lineage_says_who_came_from_whom_with_what_gain(uncut):
+    _, folder, summary = uncut
+    by_id = {line["id"]: line for line in read_json_lines(folder / "lineage.jsonl")}
     assert list(by_id) == list(range(12))
-    for line in lines:
+    for line in by_id.values():
         if line["generation"] == 0:
             assert (line["mutation"], line["parent"], line["gain"]) == ("newcomer", None, None)
         else:
@@ -192,7 +176,7 @@ def test_the_lineage_says_who_came_from_whom_with_what_gain(tmp_path):
         assert elite["mutation"] == "elite" and elite["change"] == {}
     ids = [entry["id"] for entry in summary["best/ancestors"]]
     assert by_id[ids[-1]]["parent"] is None
-    assert all(by_id[a]["parent"] == b for a, b in zip(ids, ids[1:], strict=False))
+    assert all(by_id[a]["parent"] == b for a, b in itertools.pairwise(ids))
 
 
 def test_credit_is_the_mean_gain_of_each_kind():
@@ -209,25 +193,27 @@ def test_credit_is_the_mean_gain_of_each_kind():
     }
 
 
-def test_a_stop_file_ends_a_search_after_a_generation(tmp_path, capsys):
+def test_a_stop_file_ends_a_search_after_a_generation(tmp_path, monkeypatch, capsys):
     original = runs.record_generation
 
     def record(run_, generation):
         original(run_, generation)
         (tmp_path / "run" / "stop").touch()
 
-    with pytest.MonkeyPatch.context() as context:
-        context.setattr(runs, "record_generation", record)
-        assert run(tmp_path / "run")["num_generations"] == 1
+    monkeypatch.setattr(runs, "record_generation", record)
+    assert run(tmp_path / "run")["num_generations"] == 1
     head, row, *_ = capsys.readouterr().out.splitlines()  # people see what came of it
     assert head.split() == ["generation", "fitness", "best", "steps"]
     assert row.split()[0] == "0" and len(row.split()) == 4
 
 
 class Sums:
-    """A species whose members are numbers; a member's fitness is its number."""
+    """A species whose members are numbers; as a default a member's fitness is its number."""
 
     num_env_steps = 0
+
+    def __init__(self, fitness=lambda m, _: np.nan if m.state < 0 else m.state, worth=None):
+        self.fitness, self.worth = fitness, worth
 
     def newcomer(self, place, rng):
         return None, float(place), {}
@@ -239,10 +225,10 @@ class Sums:
         return [member.state - 0.5 for member in members]
 
     def evaluate(self, members, generation):
-        return [np.nan if m.state < 0 else m.state for m in members]
+        return [self.fitness(member, generation) for member in members]
 
     def certify(self, member):
-        return member.state
+        return member.state if self.worth is None else self.worth
 
     def mutate(self, kind, parent, rng):
         return None, parent.state + rng.choice([-1.0, 1.0]), {"number": [parent.state, 0]}
@@ -272,12 +258,8 @@ def test_the_elite_of_a_generation_goes_on_as_it_is_while_the_champion_is_kept()
 
 
 def test_a_champion_by_luck_is_found_out():
-    class Dice(Sums):
-        def evaluate(self, members, generation):
-            lucky = generation == 0
-            return [9.0 if lucky and m.state < 0 else m.state for m in members]
-
-    evolution = Evolution(Dice(), replace(SMALL, population_size=4, num_generations=9), seed=3)
+    dice = Sums(lambda m, generation: 9.0 if generation == 0 and m.state < 0 else m.state)
+    evolution = Evolution(dice, replace(SMALL, population_size=4, num_generations=9), seed=3)
     first, second, *_, last = evolution
     assert first.champion.state == -0.5 and first.champion.fitness == 9.0
     assert second.champion.fitness == (9.0 - 0.5) / 2 and second.champion.num_evaluations == 2
@@ -293,31 +275,19 @@ def test_members_that_diverged_win_no_tournament_with_a_sound_one():
 
 def test_a_target_that_is_certified_ends_the_search():
     settings = replace(SMALL, num_generations=100, population_size=4)
-    evolution = Evolution(Sums(), settings, seed=3, target=2.5)
-    generations = list(evolution)
-    assert generations[-1].certified == 2.5 and len(generations) == 1
-    assert isinstance(generations[-1].champion, Individual)
+    [generation] = Evolution(Sums(), settings, seed=3, target=2.5)
+    assert generation.certified == 2.5
 
 
 def test_a_target_that_fresh_episodes_do_not_confirm_is_not_met():
-    class Lucky(Sums):
-        def certify(self, member):
-            return 1.0
-
-    generations = list(Evolution(Lucky(), SMALL, seed=3, target=1.5))
+    generations = list(Evolution(Sums(worth=1.0), SMALL, seed=3, target=1.5))
     assert len(generations) == SMALL.num_generations
     assert generations[-1].champion.fitness >= 1.5 and generations[-1].certified is None
 
 
 def test_a_champion_whose_later_evaluations_meet_the_target_is_certified():
-    class Modest(Sums):
-        def evaluate(self, members, generation):
-            return [2.0 if generation == 0 else 4.0 if m.fitness else 0.0 for m in members]
-
-        def certify(self, member):
-            return 3.0
-
-    first, second = Evolution(Modest(), replace(SMALL, num_generations=9), seed=3, target=3.0)
+    modest = Sums(lambda m, n: 2.0 if n == 0 else 4.0 if m.fitness else 0.0, worth=3.0)
+    first, second = Evolution(modest, replace(SMALL, num_generations=9), seed=3, target=3.0)
     assert second.certified == 3.0 and second.champion.id == first.champion.id
 
 
@@ -337,16 +307,10 @@ def test_a_population_shrinks_until_the_fewest_are_left():
     assert sizes(Evolution(Sums(), settings)) == [8] * 5
 
 
-class Fading(Sums):
-    """Fitness that falls: no generation has a fitter member than the first."""
-
-    def evaluate(self, members, generation):
-        return [9.0 - generation for _ in members]
-
-
 def test_a_population_without_a_new_champion_gives_way_to_newcomers():
+    fading = Sums(lambda m, generation: 9.0 - generation)  # none is fitter than the first ones
     settings = replace(SMALL, num_generations=9, patience=3, survivors=0.5, judge_champion=False)
-    generations = list(Evolution(Fading(), settings, seed=3))
+    generations = list(Evolution(fading, settings, seed=3))
     whole = [{m.mutation for m in g.members} == {"newcomer"} for g in generations]
     assert [n for n, begins in enumerate(whole) if begins] == [0, 4, 7]
     assert sizes(generations) == [3, 2, 2, 2, 3, 2, 2, 3, 2]
@@ -355,25 +319,23 @@ def test_a_population_without_a_new_champion_gives_way_to_newcomers():
     assert generations[-1].champion.id in (0, 1, 2)  # what was found is not lost
 
 
-def test_a_champion_that_is_not_judged_again_costs_no_episodes():
-    class Counting(Sums):
-        def evaluate(self, members, generation):
-            judged.append(len(members))
-            return super().evaluate(members, generation)
+@pytest.mark.parametrize(("again", "expected"), [(True, [3, 4, 4, 4]), (False, [3] * 4)])
+def test_a_champion_that_is_not_judged_again_costs_no_episodes(again, expected):
+    judged = [0] * 4
 
-    for again, expected in ((True, [3, 4, 4, 4]), (False, [3] * 4)):
-        judged = []
-        list(Evolution(Counting(), replace(SMALL, judge_champion=again), seed=3))
-        assert judged == expected
+    def count(member, generation):
+        judged[generation] += 1
+        return member.state
+
+    list(Evolution(Sums(count), replace(SMALL, judge_champion=again), seed=3))
+    assert judged == expected
 
 
 def test_a_shrinking_search_that_was_cut_goes_on_exactly(tmp_path, monkeypatch):
     settings = replace(SMALL, num_generations=7, survivors=0.5, fewest_members=1, patience=2)
+    settings = replace(settings, steps_per_generation=64, num_episodes=1)
     whole = run(tmp_path / "whole", evolution=settings)
-    with monkeypatch.context() as context:
-        interrupt_at(context, agents.Arena, "train", 5)
-        with pytest.raises(Interrupted):
-            run(tmp_path / "cut", evolution=settings)
+    cut(monkeypatch, tmp_path / "cut", agents.Arena, "train", 5, evolution=settings)
     assert run(tmp_path / "cut", evolution=settings) == whole
     assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
 
@@ -399,21 +361,10 @@ def test_tunables_that_are_not_searched_may_lie_outside(tmp_path):
     assert summary["best/tunables"]["gamma"] == 0.5
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"ppo": None}, "exactly one of ppo, dqn, ddpg, language"),
-        ({"dqn": DQN}, "exactly one of ppo, dqn, ddpg, language"),
-    ],
-)
-def test_one_thing_is_searched_at_a_time(tmp_path, changes, said):
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize("changes", [{"ppo": None}, {"dqn": DQN}])
+def test_one_thing_is_searched_at_a_time(tmp_path, changes):
+    with pytest.raises(ValueError, match="exactly one of ppo, dqn, ddpg, language"):
         config(tmp_path, **changes)
-
-
-def test_summaries_are_plain_json(tmp_path):
-    run(tmp_path / "run")
-    json.loads((tmp_path / "run" / "summary.json").read_text())
 
 
 def test_a_search_on_several_processes_is_refused(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import build_weights, config_of, run_here
+from script_setups import config_of, run_here
 
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig, RunConfig
 from lactchain.data.episodes import sampled_starts
@@ -44,8 +44,10 @@ def test_a_sample_holds_as_many_held_back_states_as_their_share_is(by, count):
         assert abs(held - share * count) <= 1
 
 
-def test_the_interval_of_a_sample_goes_by_its_starts_however_often_they_are_played(tmp_path):
-    config = config_of("evaluate", build_weights(tmp_path), tmp_path / "run")
+def test_the_interval_of_a_sample_goes_by_its_starts_however_often_they_are_played(
+    weights, tmp_path
+):
+    config = config_of("evaluate", weights, tmp_path / "run")
     sample = EvaluationConfig(num_starts=12, num_episodes_per_start=4, num_samples=0)
     summary = run_here("evaluate", replace(config, evaluation=sample))
     found = summary["success_rate_low"], summary["success_rate_high"]

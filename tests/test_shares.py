@@ -4,9 +4,11 @@ import itertools
 import threading
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import HashStore
+from training_setups import TRAINING
 
 from lactchain.config.settings import RunConfig
 from lactchain.data.shards import work_through
@@ -15,6 +17,7 @@ from lactchain.errors import ConfigError, DataError, Interrupted
 from lactchain.runs import distributed
 from lactchain.runs.distributed import Shares
 from lactchain.runs.run import Run
+from lactchain.trainers.base import training_arguments
 
 
 @pytest.fixture
@@ -53,8 +56,7 @@ def test_whoever_is_free_claims_the_next_piece_and_the_others_wait(together):
     other = threading.Thread(target=work, args=["fast"])
     work("slow")
     other.join(10)
-    assert made == {"slow": [0], "fast": [1, 2, 3, 4, 5, 6, 7]}
-    assert set(seen) <= {7}
+    assert made == {"slow": [0], "fast": [1, 2, 3, 4, 5, 6, 7]} and set(seen) <= {7}
 
 
 def test_a_process_that_gives_up_lets_the_others_go(together):
@@ -101,26 +103,13 @@ def test_shards_that_another_process_made_elsewhere_are_an_error(together, tmp_p
 
 
 def test_the_time_limit_of_a_run_holds_for_its_process_group(run_dir, monkeypatch):
-    from training_setups import TRAINING
-
-    from lactchain.trainers.base import training_arguments
-
-    class Config:
-        run = RunConfig(run_dir=str(run_dir), timeout_minutes=7)
-
+    given = {}
+    state = lambda **kwargs: given.update(kwargs) or SimpleNamespace(num_processes=2)  # noqa: E731
     monkeypatch.setattr(distributed, "timeout", distributed.timeout)
     monkeypatch.setattr(Run, "open", lambda run_dir, config, **_: run_dir)
-    assert Run.of(Config) == str(run_dir)
+    Run.of(SimpleNamespace(run=RunConfig(run_dir=str(run_dir), timeout_minutes=7)))
     assert training_arguments(TRAINING, run_dir, seed=0).ddp_timeout == 7 * 60
-    given = {}
-
-    class State:
-        num_processes = 2
-
-        def __init__(self, **kwargs):
-            given.update(kwargs)
-
-    monkeypatch.setattr("accelerate.PartialState", State)
+    monkeypatch.setattr("accelerate.PartialState", state)
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
     monkeypatch.setattr(distributed, "_peers", lambda: None)  # there is no other process
     distributed.initialise()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import PREFERENCES, SHAPE, build_weights, config_of, run_here
+from script_setups import PREFERENCES, SHAPE, config_of, run_here
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import EnvironmentConfig
@@ -62,11 +62,8 @@ def test_without_dice_a_solution_is_as_long_as_the_shortest_path(env_id):
     np.testing.assert_allclose(solution_lengths(model, 0.99), shortest_paths(model))
 
 
-def test_a_coin_takes_one_over_p_throws():
+def test_a_coin_takes_one_over_p_throws_and_what_cannot_be_solved_for_ever():
     assert solution_lengths(coin(0.25), 0.99) == pytest.approx([4.0])
-
-
-def test_what_cannot_be_solved_takes_for_ever():
     assert np.isinf(solution_lengths(coin(0.0), 0.9)).all()
 
 
@@ -114,12 +111,6 @@ def test_an_estimate_of_very_many_states_asks_for_no_more_than_can_be_played():
         assert found == (episodes, states)
 
 
-def test_a_world_that_lists_outcomes_is_known_to_throw_dice():
-    config = EnvironmentConfig("lactchain/Wordle-v0", {"words": ["shire", "shore", "stone"]})
-    size = measure_world(config)
-    assert (size.source, size.has_chance) == (BY_PLAY, True)
-
-
 def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
     words = {"words": ["shire", "shore", "stone"]}
     wordle = {"id": "lactchain/Wordle-v0", "kwargs": words, "extractor": "utterance"}
@@ -131,7 +122,7 @@ def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
         warm_start=None,
         # All first words are wrong as often: only values tell them apart.
         simpo=replace(config.simpo, preferences=replace(PREFERENCES, min_margin=0.0)),
-        evaluation=replace(config.evaluation, num_episodes_per_start=8),
+        evaluation=replace(config.evaluation, num_episodes_per_start=8, num_samples=10),
         target=None,
     )
     assert run_here("run_pipeline", config)["num_rounds"] == 1
@@ -143,22 +134,24 @@ def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
     assert settings["target"] == {}  # nobody knows what can be asked
 
 
-def test_a_null_that_no_rule_stands_for_is_refused(tmp_path):
-    config = replace(preset(), run=replace(preset().run, run_dir=str(tmp_path / "run")))
-    config = with_value(config, "critic.training.num_epochs", None)
-    with pytest.raises(ConfigError, match=r"critic\.training\.num_epochs: expected a number, got"):
-        fill(config, measure_world(GRID), processes=1)
-    given = config_of("run_pipeline", tmp_path, tmp_path / "run")
-    given = with_value(given, "critic.training.num_epochs", None)
-    with pytest.raises(ConfigError, match=r"critic\.training\.num_epochs: expected a number, got"):
-        run_pipeline.sized(given)
-
-
-def test_scripts_without_a_run_refuse_nulls_too(tmp_path):
-    with pytest.raises(ConfigError, match=r"environment\.max_chain_length: expected a number"):
-        play.main(PlayConfig(GRID))
-    with pytest.raises(ConfigError, match=r"environment\.max_chain_length: expected a number"):
-        prepare_weights.main(PrepareWeightsConfig(str(tmp_path), SHAPE, GRID))
+def test_a_null_that_no_rule_stands_for_is_refused_in_every_script(weights, tmp_path):
+    epochs, length = "critic.training.num_epochs", "environment.max_chain_length"
+    critic = config_of("train_critic", weights, tmp_path / "critic")
+    critic = with_value(critic, "critic.gamma", None)
+    pipeline = config_of("run_pipeline", tmp_path, tmp_path / "run")
+    unfilled = with_value(preset("--run.run_dir", str(tmp_path / "run")), epochs, None)
+    for key, refuse in (
+        (epochs, lambda: fill(unfilled, measure_world(GRID), processes=1)),
+        (epochs, lambda: run_pipeline.sized(with_value(pipeline, epochs, None))),
+        (length, lambda: play.main(PlayConfig(GRID))),
+        (length, lambda: prepare_weights.main(PrepareWeightsConfig(str(tmp_path), SHAPE, GRID))),
+        (
+            "critic.gamma",
+            lambda: run_here("train_critic", with_value(critic, "critic.gamma", None)),
+        ),
+    ):
+        with pytest.raises(ConfigError, match=f"{key}: expected a number"):
+            refuse()
 
 
 def test_the_words_of_the_longest_chain_of_a_maze_find_room():
@@ -170,8 +163,7 @@ def test_the_words_of_the_longest_chain_of_a_maze_find_room():
     assert len(tokenizer(longest)["input_ids"]) < filled.actor.max_new_tokens
 
 
-def test_a_chain_finds_room_by_the_tokenizer_of_a_model_that_is_there(tmp_path):
-    weights = build_weights(tmp_path)
+def test_a_chain_finds_room_by_the_tokenizer_of_a_model_that_is_there(weights, tmp_path):
     given = with_value(
         replace(preset(), tiny=None), "environment.action_names", ["go on, straight on", "about"]
     )
@@ -223,15 +215,7 @@ def test_where_actions_have_chance_results_chains_are_one_action_long():
 def test_silence_is_worse_than_any_reward():
     taxi = measure_world(replace(GRID, id="Taxi-v4"))
     filled, _ = fill(preset(), taxi, processes=1)
-    assert taxi.worst_reward == -10
-    assert filled.environment.invalid_penalty <= -10
-
-
-def test_other_scripts_refuse_nulls(tmp_path):
-    weights = build_weights(tmp_path / "weights")
-    config = config_of("train_critic", weights, tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"critic\.gamma: expected a number, got null"):
-        run_here("train_critic", with_value(config, "critic.gamma", None))
+    assert filled.environment.invalid_penalty <= taxi.worst_reward == -10
 
 
 def test_a_run_goes_on_with_the_numbers_that_it_began_with(tmp_path):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
-from script_setups import GRID, TRAINING, build_weights, config_of, run_here
+from script_setups import GRID, TRAINING, config_of, run_here
 from training_setups import chain_of, episodes, open_run
 
 from lactchain.config.settings import ActorConfig
@@ -40,32 +40,25 @@ EPISODES = [
 ] * 4
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
 def write(rows, path, kind):
     """Rows in a format; returns what is given to a script."""
     path.mkdir(parents=True, exist_ok=True)
+    if kind == "datasets":
+        Dataset.from_list(rows).save_to_disk(path)
+        return path
+    file = path / f"data.{kind}"
     if kind == "jsonl":
-        (path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return path / "data.jsonl"
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path / "data.parquet")
-        return path / "data.parquet"
-    Dataset.from_list(rows).save_to_disk(path / "saved")
-    return path / "saved"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    return file
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "datasets"])
-def test_pairs_of_ones_own_are_read_from_each_format(tmp_path, kind):
-    assert open_pairs(write(PAIRS, tmp_path, kind)) == [PreferencePair(**row) for row in PAIRS]
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "datasets"])
-def test_episodes_of_ones_own_are_read_from_each_format(tmp_path, kind):
-    first, second = open_trajectories(write(EPISODES, tmp_path, kind))[:2]
+def test_pairs_and_episodes_of_ones_own_are_read_from_each_format(tmp_path, kind):
+    pairs = open_pairs(write(PAIRS, tmp_path / "pairs", kind))
+    assert pairs == [PreferencePair(**row) for row in PAIRS]
+    first, second = open_trajectories(write(EPISODES, tmp_path / "played", kind))[:2]
     assert first.returns(0.5).tolist() == [-1 + 0.5 * 4, 4] and first.terminated
     assert first.actions == (Action(chain_of(1)), Action(chain_of(2)))
     assert second.truncated and second.returns(0.5, final_value=8).tolist() == [3]
@@ -143,6 +136,9 @@ def test_what_is_missing_is_named_in_one_line(tmp_path, kind):
     rows = [{"observations": ["x"], "actions": ["a"], "rewards": [1.0]}]
     with pytest.raises(DataError, match="completions, terminated missing, rename or add"):
         open_trajectories(write(rows, tmp_path / "played", kind))
+
+
+def test_a_line_that_is_no_json_is_named(tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"prompt": 1}\nnot json\n')
     with pytest.raises(DataError, match=r"bad.jsonl: line 2 is no JSON object"):
         open_pairs(tmp_path / "bad.jsonl")

@@ -6,6 +6,7 @@ import warnings
 import gymnasium as gym
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit, TransformReward
 
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
@@ -62,18 +63,10 @@ class Guess(gym.Env):
 def test_an_utterance_is_one_action_letter_for_letter():
     extractor = make_extractor("utterance", NAMES, 9)
     assert extractor.grammar == ChainGrammar(NAMES, 1, opening="", separator="", closing="\n")
-    assert extractor.parse("move down\n") == Chain((1,), (0, 9))
-    assert extractor.parse("move down") == Chain((1,), (0, 9))
-    for text in (
-        "",
-        "\n",
-        "move",
-        " move up",
-        "move up ",
-        "move up\n\n",
-        "Move up",
-        "move upmove up",
-    ):
+    for text in ("move down\n", "move down"):
+        assert extractor.parse(text) == Chain((1,), (0, 9))
+    others = ("", "\n", "move", " move up", "move up ", "move up\n\n", "Move up", "move upmove up")
+    for text in others:
         reading = extractor.parse(text)
         assert isinstance(reading, Rejection) and reading.reason == "illegal_action"
 
@@ -111,18 +104,26 @@ def test_what_wraps_a_world_sees_its_rule_for_nonsense(env_id):
         assert truncated == (step == 2)
 
 
-def test_a_history_holds_the_newest_observations_and_completions():
-    env = LanguageEnv(Counter(), counter_view(), extractor="utterance", history=0)
-    assert env.reset()[0] == "0\n"
-    assert env.step("move up\n")[0] == "0\nmove up\n1\n"
-    assert env.step("move up")[0] == "0\nmove up\n1\nmove up\n2\n"  # a line of its own
-    assert env.step("fl\x00é\n")[0].endswith("2\nfl??\n2\n")
-    assert env.reset()[0] == "0\n"
-    env = LanguageEnv(Counter(), counter_view(), extractor="utterance", history=3)
+@pytest.mark.parametrize(
+    ("history", "completions", "expected"),
+    [
+        (0, ["move up\n"], "0\nmove up\n1\n"),
+        (0, ["move up\n", "move up"], "0\nmove up\n1\nmove up\n2\n"),  # a line of its own
+        (0, ["move up\n", "fl\x00é\n"], "0\nmove up\n1\nfl??\n1\n"),
+        (3, ["move up\n", "move up\n"], "1\nmove up\n2\n"),
+        (3, ["move up\n", "move up\n", "move down\n"], "2\nmove down\n1\n"),
+    ],
+)
+def test_a_history_holds_the_newest_observations_and_completions(history, completions, expected):
+    env = LanguageEnv(Counter(), counter_view(), extractor="utterance", history=history)
     env.reset()
-    env.step("move up\n")
-    assert env.step("move up\n")[0] == "1\nmove up\n2\n"
-    assert env.step("move down\n")[0] == "2\nmove down\n1\n"
+    for completion in completions:
+        text = env.step(completion)[0]
+    assert text == expected
+    assert env.reset()[0] == "0\n"
+
+
+def test_items_of_a_history_stand_on_lines_of_their_own():
     env = LanguageEnv(Counter(), counter_view(template="{count}"), history=0)
     env.reset()
     assert env.step('["move up", "move up"]')[0] == '0\n["move up", "move up"]\n2'
@@ -174,17 +175,12 @@ def test_nonsense_may_wipe_the_history_and_an_ending_stands_alone():
     assert env.step("move up\n")[:3] == ("Success\n", -1.0, True)
 
 
-def test_the_time_limit_is_the_views_own_unless_one_is_given():
-    assert LanguageEnv(Counter(), counter_view()).max_chains == 16
-    assert LanguageEnv(Counter(), counter_view(max_chains=101)).max_chains == 101
-    assert LanguageEnv(Counter(), counter_view(max_chains=101), max_chains=5).max_chains == 5
-
-
-def test_a_world_that_speaks_text_needs_no_view():
-    env = LanguageEnv(Guess(), extractor="utterance", history=0)
+def test_a_world_that_speaks_text_needs_no_view(monkeypatch):
+    monkeypatch.setitem(gym.registry, "my/Guess-v0", EnvSpec("my/Guess-v0", Guess))
+    env = language_env("my/Guess-v0", extractor="utterance", history=0)
     text, _ = env.reset(seed=0)
     assert text == "One or two, mon ami ?"
-    wrong, right = ("two", "one") if env.env.secret == "one" else ("one", "two")
+    wrong, right = ("two", "one") if env.env.unwrapped.secret == "one" else ("one", "two")
     text, reward, terminated, _, info = env.step(f"{wrong}\n")
     assert text == f"One or two, mon ami ?\n{wrong}\nYou said {wrong}."
     assert (reward, terminated, info["executed"]) == (0.0, False, [wrong])
@@ -200,13 +196,12 @@ def test_what_a_text_world_says_at_length_is_heard_to_the_end():
         observation_space = spaces.Text(9000, charset="a")
 
         def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
             return "a" * 9000, {}
 
     env = LanguageEnv(Talker(), extractor="utterance")
     text, _ = env.reset()
     assert len(text) == 9000 and text in env.observation_space
-    assert env._describe(INVALID_FEEDBACK) in env.observation_space
+    assert text + INVALID_FEEDBACK in env.observation_space
 
 
 def test_a_text_world_plays_chains_and_named_actions_too():
@@ -221,18 +216,7 @@ def test_a_text_world_plays_chains_and_named_actions_too():
     assert env.grammar.action_names == ("one", "two")
 
 
-def test_a_registered_text_world_is_found_by_its_id():
-    gym.register("my/Guess-v0", entry_point=Guess)
-    try:
-        env = language_env("my/Guess-v0", extractor="utterance")
-        assert env.reset(seed=0)[0] == "One or two, mon ami ?"
-    finally:
-        del gym.registry["my/Guess-v0"]
-
-
-def test_other_action_spaces_are_refused():
-    class Continuous(Counter):
-        action_space = spaces.Box(-1, 1)
-
+def test_other_action_spaces_are_refused(monkeypatch):
+    monkeypatch.setattr(Counter, "action_space", spaces.Box(-1, 1))
     with pytest.raises(ConfigError, match="expected discrete actions, or text, got Box"):
-        LanguageEnv(Continuous(), counter_view())
+        LanguageEnv(Counter(), counter_view())

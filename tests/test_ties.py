@@ -17,9 +17,6 @@ def test_the_best_is_the_greatest_and_of_equals_the_shortest_and_of_those_the_fi
     assert best_of(scores, lengths).tolist() == [1, 2]
     assert best_of(scores, np.stack([lengths[::-1], lengths])).tolist() == [0, 2]
     assert best_of(1000 * scores, lengths).tolist() == [1, 2]
-
-
-def test_candidates_without_any_probability_are_equals():
     assert best_of(np.full((1, 3), -np.inf), np.array([3, 2, 2])).tolist() == [1]
 
 

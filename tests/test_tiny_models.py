@@ -7,21 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    MistralForCausalLM,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from lactchain.config.weights import TinyModelConfig
 from lactchain.models.runtime import quiet
-from lactchain.models.tiny import (
-    build_tiny_actor,
-    build_tiny_encoder,
-    build_tiny_tokenizer,
-    mistral_config,
-)
+from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder, build_tiny_tokenizer
 
 ACTIONS = ("move forward", "turn left")
 SMALL = TinyModelConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1,
@@ -46,22 +36,22 @@ def tokens(text: str) -> list[str]:
     return TOKENIZER.convert_ids_to_tokens(TOKENIZER(text)["input_ids"])
 
 
-def test_an_action_of_a_json_list_is_one_token():
-    assert tokens('["move forward", "turn left"]') == ["[", '"moveĠforward",Ġ', '"turnĠleft"]']
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('["move forward", "turn left"]', ["[", '"moveĠforward",Ġ', '"turnĠleft"]']),
+        ("2 3 up 1 0", ["2", "Ġ3", "Ġup", "Ġ1", "Ġ0"]),
+        ("12 345 4x4", ["1", "2", "Ġ3", "4", "5", "Ġ4", "x", "4"]),
+    ],
+)
+def test_actions_fields_of_a_state_and_digits_are_one_token_each(text, expected):
+    assert tokens(text) == expected
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(ACTIONS), min_size=1, max_size=9))
 def test_a_chain_costs_its_length_and_two_with_the_end_of_sequence(chain):
     assert len(tokens(json.dumps(chain) + "</s>")) == len(chain) + 2
-
-
-def test_a_state_costs_one_token_per_field():
-    assert tokens("2 3 up 1 0") == ["2", "Ġ3", "Ġup", "Ġ1", "Ġ0"]
-
-
-def test_digits_stand_alone():
-    assert tokens("12 345 4x4") == ["1", "2", "Ġ3", "4", "5", "Ġ4", "x", "4"]
 
 
 def test_a_square_is_one_token_and_a_name_with_a_number_is_not():
@@ -80,20 +70,11 @@ def test_every_text_comes_back_verbatim(text):
 
 
 def test_the_chat_template_opens_with_the_system_text_and_closes_the_assistant_turn():
-    messages = [
-        {"role": "system", "content": "Go."},
-        {"role": "user", "content": "2 3"},
-        {"role": "assistant", "content": "[]"},
-        {"role": "user", "content": "1 0"},
-    ]
+    turns = [("system", "Go."), ("user", "2 3"), ("assistant", "[]"), ("user", "1 0")]
+    messages = [{"role": role, "content": content} for role, content in turns]
     text = TOKENIZER.apply_chat_template(messages, tokenize=False)
     assert text == "<s>[INST]Go.\n\n2 3[/INST][]</s>[INST]1 0[/INST]"
     assert TOKENIZER.apply_chat_template(messages[1:2], tokenize=False) == "<s>[INST]2 3[/INST]"
-
-
-def test_padding_is_a_token_of_its_own_on_the_left():
-    assert TOKENIZER.padding_side == "left"
-    assert len(set(TOKENIZER.all_special_ids)) == 5
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +86,13 @@ def folders(tmp_path_factory):
 
 
 def test_the_actor_loads_as_any_causal_model(folders):
+    folder = folders / "actor"
     with quiet():
-        model, info = AutoModelForCausalLM.from_pretrained(
-            folders / "actor", output_loading_info=True
-        )
+        model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values())
-    tokenizer = AutoTokenizer.from_pretrained(folders / "actor")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.chat_template == TOKENIZER.chat_template
-    assert tokenizer.padding_side == "left"
+    assert tokenizer.padding_side == "left" and len(set(tokenizer.all_special_ids)) == 5
     assert model.config.vocab_size == len(tokenizer)
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert model.generation_config.pad_token_id == tokenizer.pad_token_id
@@ -126,11 +106,9 @@ def test_the_encoder_starts_from_the_trunk_of_the_actor(folders):
         )
     assert info["missing_keys"] == {"score.weight"}
     trunk = critic.model.state_dict()
-    for name, weight in actor.model.state_dict().items():
-        assert torch.equal(weight, trunk[name])
-    actor_tokens = json.loads((folders / "actor" / "tokenizer.json").read_text())
-    encoder_tokens = json.loads((folders / "encoder" / "tokenizer.json").read_text())
-    assert actor_tokens == encoder_tokens
+    assert all(torch.equal(w, trunk[name]) for name, w in actor.model.state_dict().items())
+    texts = {(folders / name / "tokenizer.json").read_text() for name in ("actor", "encoder")}
+    assert len({json.dumps(json.loads(text), sort_keys=True) for text in texts}) == 1
 
 
 def test_the_same_seed_builds_the_same_files(folders, tmp_path):
@@ -145,15 +123,7 @@ def test_the_same_seed_builds_the_same_files(folders, tmp_path):
     assert first == again != other
 
 
-def test_the_default_shape_has_about_a_million_parameters():
-    with torch.device("meta"):
-        model = MistralForCausalLM(mistral_config(TinyModelConfig(), TOKENIZER))
-    assert 0.3e6 < sum(p.numel() for p in model.parameters()) < 3e6
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"num_heads": 3}, {"num_kv_heads": 3}, {"vocab_size": 100}], ids=str
-)
-def test_impossible_shapes_are_refused(wrong):
+@pytest.mark.parametrize("field", ["num_heads", "num_kv_heads", "vocab_size"])
+def test_impossible_shapes_are_refused(field):
     with pytest.raises(ValueError, match="expected"):
-        TinyModelConfig(**wrong)
+        TinyModelConfig(**{field: 3})

@@ -5,12 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lactchain.data.token_view import (
-    mean_return,
-    monte_carlo_targets,
-    one_step_targets,
-    token_view,
-)
+from lactchain.data.token_view import mean_return, monte_carlo_targets, one_step_targets, token_view
 from lactchain.errors import DataError
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_tokenizer
@@ -19,21 +14,16 @@ from lactchain.types import Action, Trajectory
 TOKENIZER = build_tiny_tokenizer(["at 0", "at 1", "at 2", "go left\n", "stay\n"] * 2)
 TEMPLATE = PromptTemplate(TOKENIZER)
 EOS = TOKENIZER.eos_token_id
+STAY = tuple(TOKENIZER.encode("stay", add_special_tokens=False))
+LETTERS = [TOKENIZER.encode(c, add_special_tokens=False)[0] for c in "stay\n"]
 
 
-def episode(states, completions, rewards, terminated) -> Trajectory:
-    completions = tuple(a if isinstance(a, Action) else Action(a) for a in completions)
-    infos = tuple({} for _ in states)
+def episode(states, completions, rewards, terminated=True) -> Trajectory:
+    said = tuple(a if isinstance(a, Action) else Action(a) for a in completions)
     return Trajectory(
-        "test/Env-v0",
-        0,
-        tuple(states),
-        completions,
-        tuple(rewards),
-        infos,
-        terminated,
-        not terminated,
-    )
+        "test/Env-v0", 0, tuple(states), said, tuple(rewards), ({},) * len(states),
+        terminated, not terminated,
+    )  # fmt: skip
 
 
 # `stay` has 3 tokens with its line break and the end of sequence, `go left` has 4.
@@ -52,37 +42,36 @@ def test_the_mask_covers_exactly_the_tokens_of_the_agent():
         assert agent.tolist().count(EOS) == 1
 
 
-def test_sampled_tokens_are_kept_though_the_text_has_others():
-    letters = [TOKENIZER.encode(c, add_special_tokens=False)[0] for c in "stay\n"]
-    completion = Action("stay\n", (*letters, EOS))
-    view = token_view([episode(["at 0", "at 1"], [completion], [0.0], True)], TEMPLATE, TOKENIZER)
-    assert view.completions == [[*letters, EOS]]
-    assert view.num_tokens.tolist() == [6]
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        (Action("stay\n", (*LETTERS, EOS)), [*LETTERS, EOS]),  # though the text has other tokens
+        (Action("stay", STAY, stop_reason="length"), [*STAY]),  # cut: no end of sequence
+        (Action(""), [EOS]),
+    ],
+)
+def test_sampled_tokens_are_kept_and_nothing_said_is_the_end_of_sequence(completion, expected):
+    view = token_view([episode(["at 0", "at 1"], [completion], [0.0])], TEMPLATE, TOKENIZER)
+    assert view.completions == [expected]
+    assert view.num_tokens.tolist() == [len(expected)]
 
 
-def test_a_cut_completion_has_no_end_of_sequence():
-    stay = TOKENIZER.encode("stay", add_special_tokens=False)
-    completion = Action("stay", tuple(stay), stop_reason="length")
-    view = token_view([episode(["at 0", "at 1"], [completion], [0.0], True)], TEMPLATE, TOKENIZER)
-    assert view.completions == [stay]
-
-
-def test_an_empty_completion_is_the_end_of_sequence():
-    view = token_view([episode(["at 0", "at 1"], [""], [0.0], True)], TEMPLATE, TOKENIZER)
-    assert view.completions == [[EOS]]
-
-
-def test_tokens_that_do_not_read_as_the_text_are_named():
-    stay = TOKENIZER.encode("stay\n", add_special_tokens=False)
-    wrong = episode(["at 0", "at 1"], [Action("go left\n", (*stay, EOS))], [0.0], True)
-    with pytest.raises(DataError, match="episode 1, decision 0.*'stay.*'go left"):
-        token_view([ENDED, wrong], TEMPLATE, TOKENIZER)
-
-
-def test_a_decision_longer_than_the_context_is_named():
-    long = episode(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"], [0.0, 0.0], True)
-    with pytest.raises(DataError, match="episode 1, decision 1.*the model reads 32"):
-        token_view([ENDED, long], TEMPLATE, TOKENIZER, max_length=32)
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            episode(["at 0", "at 1"], [Action("go left\n", (*STAY, EOS))], [0.0]),
+            "episode 1, decision 0.*'stay.*'go left",
+        ),
+        (
+            episode(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"], [0.0, 0.0]),
+            "episode 1, decision 1.*the model reads 32",
+        ),
+    ],
+)
+def test_tokens_of_another_text_and_more_than_the_context_are_named(wrong, said):
+    with pytest.raises(DataError, match=said):
+        token_view([ENDED, wrong], TEMPLATE, TOKENIZER, max_length=32)
 
 
 def test_no_decision_is_an_error():

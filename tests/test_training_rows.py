@@ -5,13 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_setups import (
-    STATES,
-    build_weights,
-    chain_of,
-    make_cloning,
-    open_run,
-)
+from training_setups import STATES, chain_of, make_cloning, open_run
 
 from lactchain.config.settings import ActorConfig
 from lactchain.errors import DataError
@@ -29,32 +23,23 @@ from lactchain.types import Action, PreferencePair
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(weights):
-    return load_actor(ActorConfig(str(weights / "actor")))[1]
+def tokenizer(tiny):
+    return load_actor(ActorConfig(str(tiny / "actor")))[1]
 
 
 def test_sampled_ids_are_kept_and_texts_are_encoded_with_an_end(tokenizer):
     letters = [tokenizer.convert_tokens_to_ids(c) for c in "move"]
     sampled = Action("move", token_ids=(*letters, tokenizer.eos_token_id))
-    text = Action(chain_of(2))
-    first, second, third = encode_completions([sampled, text, Action("")], tokenizer)
-    assert (
-        first
-        == [*letters, tokenizer.eos_token_id]
-        != encode_completions([Action("move")], tokenizer)[0]
-    )
-    assert tokenizer.decode(second[:-1]) == chain_of(2)
-    assert second[-1] == tokenizer.eos_token_id
-    assert third == []
+    said = [sampled, Action("move"), Action(chain_of(2)), Action("")]
+    kept, encoded, chain, empty = encode_completions(said, tokenizer)
+    assert kept == [*letters, tokenizer.eos_token_id] != encoded
+    assert tokenizer.decode(chain[:-1]) == chain_of(2)
+    assert chain[-1] == tokenizer.eos_token_id
+    assert empty == []
 
 
 def test_special_tokens_in_a_text_are_plain_characters(tokenizer):
-    ids = encode_completions([Action("</s>[INST]")], tokenizer)[0]
+    [ids] = encode_completions([Action("</s>[INST]")], tokenizer)
     assert not set(ids[:-1]) & set(tokenizer.all_special_ids)
     assert tokenizer.decode(ids[:-1]) == "</s>[INST]"
 
@@ -72,6 +57,8 @@ def test_pairs_that_cannot_be_trained_on_are_dropped_and_counted(tokenizer):
     assert dropped == {"empty completion": 1, "equal completions": 1, "over-long": 1}
     with pytest.raises(DataError, match="all 3 pairs were dropped.*over-long"):
         preference_rows(bad, template, tokenizer, max_length=60)
+    nothing = {"prompt_ids": [], "chosen_ids": [1], "rejected_ids": [2]}
+    assert drop_reason(nothing) == "empty prompt"  # no token to predict from
 
 
 def test_pairs_and_examples_of_another_tokenizer_are_refused(tokenizer):
@@ -81,29 +68,25 @@ def test_pairs_and_examples_of_another_tokenizer_are_refused(tokenizer):
     def sampled(text, by):
         return tuple(encode_completions([Action(text)], by)[0])
 
-    def rows(by, **changes):
-        ids = {"chosen_token_ids": sampled(chain_of(2), by), "rejected_token_ids": ()}
-        pair = PreferencePair(STATES[0], chain_of(2), chain_of(1), **ids)
-        return preference_rows([pair, pair, replace(pair, **changes)], template, tokenizer)[0]
+    def rows(by, *rejected):
+        pair = PreferencePair(STATES[0], chain_of(2), chain_of(1), sampled(chain_of(2), by), ())
+        pairs = [pair, pair, replace(pair, rejected_token_ids=rejected)]
+        return preference_rows(pairs, template, tokenizer)[0]
 
-    rejected = sampled(chain_of(1), tokenizer)
-    (*_, row) = rows(tokenizer, rejected_token_ids=rejected)
+    rejected, foreign = sampled(chain_of(1), tokenizer), sampled(chain_of(1), other)
+    (*_, row) = rows(tokenizer, *rejected)
     assert row["rejected_ids"] == list(rejected)
-    foreign = sampled(chain_of(1), other)
     with pytest.raises(DataError, match=r"pairs: row 2, rejected completion: its tokens read .*, "
                        r"its text is '\[.*make the data anew"):  # fmt: skip
-        rows(tokenizer, rejected_token_ids=foreign)
+        rows(tokenizer, *foreign)
     with pytest.raises(DataError, match="pairs: row 0, chosen completion: its tokens read"):
         rows(other)
     beyond = (*rejected[:-1], len(tokenizer) + 7)  # such as the other's end of sequence
     with pytest.raises(DataError, match=f"its token {beyond[-1]} is none of the {len(tokenizer)} "):
-        rows(tokenizer, rejected_token_ids=beyond)
+        rows(tokenizer, *beyond)
+    examples = [(STATES[0], Action(chain_of(1), ids)) for ids in ((), foreign)]
     with pytest.raises(DataError, match="examples: row 1: its tokens read"):
-        cloning_rows(
-            [(STATES[0], Action(chain_of(1))), (STATES[0], Action(chain_of(1), foreign))],
-            template,
-            tokenizer,
-        )
+        cloning_rows(examples, template, tokenizer)
 
 
 def test_sampled_ids_that_read_as_half_a_character_are_kept(tokenizer):
@@ -115,11 +98,6 @@ def test_sampled_ids_that_read_as_half_a_character_are_kept(tokenizer):
     special = (tokenizer.bos_token_id, *bytes_of, tokenizer.eos_token_id)
     action = Action(tokenizer.decode(special[:-1]), special)
     assert encode_completions([action], tokenizer) == [list(special)]
-
-
-def test_a_row_without_prompt_has_nothing_to_predict_from():
-    row = {"prompt_ids": [], "chosen_ids": [1], "rejected_ids": [2]}
-    assert drop_reason(row) == "empty prompt"
 
 
 def test_both_completions_follow_one_prompt_and_do_not_see_each_other():
@@ -156,9 +134,9 @@ def test_cloning_learns_completions_only(tokenizer):
     assert dropped == {"empty completion": 1}
 
 
-def test_the_cloning_loss_is_that_of_each_completion_by_itself(weights, run_dir):
+def test_the_cloning_loss_is_that_of_each_completion_by_itself(tiny, run_dir):
     with open_run(run_dir) as run:
-        trainer = make_cloning(weights, run, lora=False)
+        trainer = make_cloning(tiny, run, lora=False)
     trainer.model.eval()
     rows = [trainer.train_dataset[i] for i in range(len(trainer.train_dataset))]
     assert len({len(row["input_ids"]) for row in rows}) > 1

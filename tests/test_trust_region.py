@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from script_setups import build_weights, config_of, run_here
+from script_setups import config_of, run_here
 
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.errors import DataError
@@ -13,11 +13,6 @@ from lactchain.functional.policy_losses import kl_from_sampler, kl_to_sampler
 from lactchain.runs.run import read_metrics
 
 LIMIT = 0.05
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
 
 
 def test_both_divergences_are_those_of_the_distributions():

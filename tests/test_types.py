@@ -1,6 +1,5 @@
 """Trajectories, pairs and grammars: derived numbers, checks on construction, and their text."""
 
-import dataclasses
 import re
 
 import numpy as np
@@ -8,7 +7,8 @@ import pytest
 
 from lactchain.types import Action, ChainGrammar, PreferencePair, Trajectory
 
-HOSTILE = "</script><img src=x onerror=alert(1)> & $x$ \x1b[31m [bold]"
+HOSTILE = "</script><img src=x onerror=alert(1)> & $x$ \x1b[31m [bold] \ud800"
+LISTS = ("observations", "rewards", "infos")
 
 
 def episode(**changes) -> Trajectory:
@@ -30,18 +30,20 @@ def episode(**changes) -> Trajectory:
     return Trajectory(**(values | changes))
 
 
-def test_returns_discount_each_action_and_charge_penalties_when_the_completion_is_given():
-    # r_0 = 1 + 2/2, discount (1/2)²; r_1 = -0.5, an unparsable completion counts as one action.
-    np.testing.assert_allclose(episode().chain_rewards(0.5), [2.0, -0.5])
-    np.testing.assert_allclose(episode().chain_discounts(0.5), [0.25, 0.5])
-    np.testing.assert_allclose(episode().returns(0.5), [2.0 - 0.125, -0.5])
+@pytest.mark.parametrize(
+    ("per", "rewards", "discounts", "returns"),
+    [
+        # r_0 = 1 + 2/2, discount (1/2)²; r_1 = -0.5: an unparsable completion counts as one action.
+        ("action", [2.0, -0.5], [0.25, 0.5], [2.0 - 0.125, -0.5]),
+        ("chain", [3.0, -0.5], [0.5, 0.5], [2.75, -0.5]),
+    ],
+)
+def test_returns_discount_each_action_or_chain(per, rewards, discounts, returns):
+    np.testing.assert_allclose(episode().chain_rewards(0.5, per), rewards)
+    np.testing.assert_allclose(episode().chain_discounts(0.5, per), discounts)
+    np.testing.assert_allclose(episode().returns(0.5, per), returns)
     assert episode().num_actions == (2, 1)
-
-
-def test_returns_discount_each_chain():
-    np.testing.assert_allclose(episode().chain_rewards(0.5, "chain"), [3.0, -0.5])
-    np.testing.assert_allclose(episode().chain_discounts(0.5, "chain"), [0.5, 0.5])
-    np.testing.assert_allclose(episode().returns(0.5, "chain"), [2.75, -0.5])
+    assert episode().episode_return == episode().returns(1.0)[0] == 2.5
 
 
 def test_a_cut_episode_bootstraps_and_a_terminated_one_does_not():
@@ -71,28 +73,22 @@ def test_what_nobody_heard_is_no_decision():
     assert len(silent) == 0 and silent.observations == ("end",)
 
 
-def test_undiscounted_return_is_the_sum_of_rewards():
-    assert episode().episode_return == 2.5
-    assert episode().returns(1.0)[0] == 2.5
-
-
 def test_an_episode_without_steps_has_no_returns():
     empty = episode(observations=("start",), actions=(), rewards=(), infos=({},))
-    assert len(empty) == 0
-    assert empty.episode_return == 0.0
+    assert len(empty) == empty.episode_return == 0
     assert empty.returns(0.9).shape == (0,)
 
 
-@pytest.mark.parametrize("name", ["observations", "rewards", "infos"])
-def test_lengths_that_do_not_fit_are_refused_by_name(name):
-    with pytest.raises(ValueError, match=f"{name}: expected"):
-        episode(**{name: getattr(episode(), name)[:-1]})
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_rewards_that_are_not_finite_are_refused(bad):
-    with pytest.raises(ValueError, match="rewards: expected finite"):
-        episode(rewards=(bad, 0.0))
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        *(({name: getattr(episode(), name)[:-1]}, name) for name in LISTS),
+        *(({"rewards": (bad, 0.0)}, "rewards: expected finite") for bad in (np.nan, np.inf)),
+    ],
+)
+def test_lengths_that_do_not_fit_and_rewards_that_are_not_finite_are_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        episode(**changes)
 
 
 def test_a_trajectory_reads_as_a_transcript():
@@ -114,26 +110,7 @@ def test_html_of_trajectories_and_pairs_is_escaped():
     for rendered in (trajectory._repr_html_(), pair._repr_html_()):
         assert "<img" not in rendered and "</script" not in rendered
         assert "&lt;img src=x onerror=alert(1)&gt; &amp; $x$ \x1b[31m [bold]" in rendered
-
-
-def test_html_holds_what_a_file_can():
-    trajectory = episode(observations=("\ud800",) * 3)
-    for rendered in (trajectory._repr_html_(), PreferencePair("\ud800", "a", "b")._repr_html_()):
-        assert "\\ud800" in rendered.encode().decode()
-
-
-def test_margin_is_the_difference_of_values():
-    assert PreferencePair("p", "a", "b", chosen_value=1.5, rejected_value=-0.5).margin == 2.0
-
-
-def test_values_are_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        episode().seed = 1
-
-
-def test_a_grammar_renders_the_letters_of_a_json_list():
-    grammar = ChainGrammar(("move forward", "turn left"))
-    assert grammar.render([0, 1]) == '["move forward", "turn left"]'
+        assert "\\ud800" in rendered.encode().decode()  # a file can hold it
 
 
 @pytest.mark.parametrize(
@@ -150,6 +127,7 @@ def test_impossible_grammars_are_refused(arguments, message):
 
 def test_the_pattern_of_a_grammar_is_its_completions():
     grammar = ChainGrammar(("go", "a.b", "(x|y)", "[z]"), max_chain_length=2)
+    assert grammar.render([0, 1]) == '["go", "a.b"]'
     said = list(grammar.completions())
     assert len(said) == 4 + 16 and all(re.fullmatch(grammar.pattern, text) for text in said)
     assert re.fullmatch(grammar.pattern, ' ["go"]')  # as sentencepiece begins

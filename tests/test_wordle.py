@@ -6,20 +6,13 @@ from exact_returns import wordle_return
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lactchain.baselines.member_envs import make_numeric_env
 from lactchain.baselines.vector import make_vector_env
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain_extras.wordle.env import Wordle
 from lactchain_extras.wordle.view import CLUES_TEMPLATE, clues
-from lactchain_extras.wordle.words import (
-    board_text,
-    pattern_marks,
-    pattern_number,
-    read_board,
-    word_tables,
-)
+from lactchain_extras.wordle.words import board_text, pattern_marks, read_board, word_tables
 
 WORDS = ("shire", "shirt", "geese", "eerie", "level", "lever", "creep", "motto")
 LONG = Wordle().tables.words
@@ -120,9 +113,7 @@ def test_success_at_guess_n_returns_minus_n_plus_one_and_failure_minus_six():
     assert env.step("s h i r e\n")[1:3] == (0, True)
     env.reset()
     outcomes = [env.step("what?\n") for _ in range(6)]
-    assert [(reward, over) for _, reward, over, _, _ in outcomes] == [(-1, False)] * 5 + [
-        (-1, True)
-    ]
+    assert [step[1:3] for step in outcomes] == [(-1, False)] * 5 + [(-1, True)]
     assert not outcomes[-1][-1]["success"] and not outcomes[-1][3]
 
 
@@ -246,15 +237,6 @@ def test_clues_may_stand_for_the_board():
     )
 
 
-def test_guesses_may_be_said_as_words():
-    env = language_env("lactchain/Wordle-v0", {"words": WORDS, "letters_apart": False})
-    env.reset(options=state(shirt="ggggb"))
-    assert env.grammar.action_names == WORDS
-    text, *_, info = env.step('["motto"]')
-    assert info["executed"] == ["motto"]
-    assert text == board_text(["shirt", "motto"], ["ggggb", "bbbbb"])
-
-
 def test_a_board_can_be_read_back():
     guesses, feedback = ["shire", "x?", "motto"], ["byggb", "", "ggggg"]
     assert read_board(board_text(guesses, feedback)) == (guesses, feedback)
@@ -262,16 +244,6 @@ def test_a_board_can_be_read_back():
     for text in ("", "motto", "Wordle:\nm o t t o\n"):
         with pytest.raises(ValueError, match="observation: expected a game"):
             read_board(text)
-
-
-def test_patterns_have_numbers():
-    assert all(pattern_number(pattern_marks(n)) == n for n in range(243))
-    assert (pattern_number("bbbbb"), pattern_number("ggggg")) == (0, 242)
-
-
-def test_the_shipped_list_is_one_of_five_letter_words():
-    assert len(LONG) == 595 and list(LONG) == sorted(LONG)
-    assert Wordle().tables is Wordle(words=list(LONG)).tables  # shared
 
 
 # --- bad input -----------------------------------------------------------------------------------
@@ -282,8 +254,7 @@ def test_the_shipped_list_is_one_of_five_letter_words():
     [
         (["shire", "shires"], "row 2: expected five letters a-z, got 'shires'"),
         (["shire", "Shirt"], "row 2: expected five letters a-z, got 'Shirt'"),
-        (["shire", ""], "row 2: expected five letters a-z, got ''"),
-        (["naïve"], "row 1: expected five letters a-z"),
+        (["naïve", ""], "row 1: expected five letters a-z"),
         (["shire", "motto", "shire"], "row 3: 'shire' stands in row 1 already"),
         ([], "expected words, got none"),
     ],
@@ -294,13 +265,11 @@ def test_lists_of_other_words_are_refused(rows, message, tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     with pytest.raises(DataError, match=f"words.txt: {message}"):
-        make_language_env(EnvironmentConfig("lactchain/Wordle-v0", {"words": str(path)}))
+        Wordle(words=str(path))
 
 
-@pytest.mark.parametrize("path", ["nowhere.txt", "", "folder"])
-def test_a_list_that_is_not_there_is_refused(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
+@pytest.mark.parametrize("path", ["nowhere.txt", "", "."])
+def test_a_list_that_is_not_there_is_refused(path):
     with pytest.raises(DataError, match=f"Errno .*{path}"):
         Wordle(words=path)
 
@@ -328,40 +297,27 @@ def test_numbers_of_no_word_are_refused(action):
 
 
 @pytest.mark.parametrize(
-    "marks",
+    "game",
     [
-        {"shire": "ggg"},
-        {"shire": "ggggx"},
-        {"shi": "bbbbb"},
-        {"shire": "ggggg"},
-        {"shire": "bbbbb", "level": "bbbbb", "motto": "bbbbb"},
-        {"shire": None},
-        {"a\nb": ""},
-        {5: "bbbbb"},
+        *({}, [], None, {"guesses": ["shire"], "feedback": []}),
+        *(
+            {"guesses": [*marks], "feedback": [*marks.values()]}
+            for marks in (
+                {"shire": "ggg"},
+                {"shire": "ggggx"},
+                {"shi": "bbbbb"},
+                {"shire": "ggggg"},
+                {"shire": "bbbbb", "level": "bbbbb", "motto": "bbbbb"},
+                {"shire": None},
+                {"a\nb": ""},
+                {5: "bbbbb"},
+            )
+        ),
     ],
 )
-def test_states_of_no_game_are_refused(marks):
-    game = {"guesses": [*marks], "feedback": [*marks.values()]}
+def test_states_of_no_game_are_refused(game):
     with pytest.raises(ValueError, match="state: expected"):
         Wordle(words=WORDS).reset(options={"state": game})
-
-
-@pytest.mark.parametrize("game", [{}, {"guesses": ["shire"], "feedback": []}, [], None])
-def test_a_state_tells_guesses_and_feedback(game):
-    with pytest.raises(ValueError, match="state: expected guesses and feedback"):
-        Wordle(words=WORDS).reset(options={"state": game})
-
-
-def test_observations_are_in_their_space_to_the_end():
-    env = Wordle()
-    rng = np.random.default_rng(0)
-    for seed in range(20):
-        observation, _ = env.reset(seed=seed)
-        over = False
-        while not over:
-            assert observation in env.observation_space
-            observation, _, over, *_ = env.step(int(rng.integers(595)))
-        assert observation in env.observation_space
 
 
 # --- many games at once --------------------------------------------------------------------------
@@ -398,7 +354,8 @@ def test_a_batch_of_games_follows_the_rules_of_the_single_one():
 
 
 def test_a_batch_goes_on_with_a_game_as_one_environment_does():
-    envs, single = make_vector_env("lactchain/Wordle-v0", 3, words=WORDS), Wordle(words=WORDS)
+    kwargs = {"words": WORDS, "require_words": False, "letters_apart": False}
+    envs, single = make_vector_env("lactchain/Wordle-v0", 3, **kwargs), Wordle(words=WORDS)
     envs.reset(seed=0)
     envs.step(np.zeros(3, dtype=np.int64))
     game = state(motto="bbbbb", creep="bbgyb")
@@ -408,13 +365,6 @@ def test_a_batch_goes_on_with_a_game_as_one_environment_does():
     assert (infos["num_fitting"] == info["num_fitting"]).all() and (envs.fits == single.fits).all()
     with pytest.raises(ValueError, match=r"options: expected state, or none, got \['copy'\]"):
         envs.reset(options={"copy": 1})
-
-
-@pytest.mark.parametrize("make", [make_vector_env, make_numeric_env])
-def test_many_games_take_the_arguments_of_one(make):
-    envs = make("lactchain/Wordle-v0", 2, words=WORDS, require_words=False, letters_apart=False)
-    assert envs.reset(seed=0)[0].shape == (2, 131)
-    envs.close()
 
 
 def test_a_copy_plays_the_same_games_whatever_is_beside_it():

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file
+from transformers import TrainingArguments
 
 from lactchain.config.settings import (
     ActorConfig,
@@ -117,31 +118,30 @@ def episodes(terminated: bool = True, num_rows: int | None = None) -> list[Traje
     return found
 
 
-def make_simpo(
-    weights: Path,
-    run: Run,
-    *,
-    lora: bool,
-    dtype: str = "auto",
-    settings: TrainingConfig = TRAINING,
-    keep_checkpoints: int = 2,
-):
-    """SimPO on 19 pairs."""
+def arguments(settings: TrainingConfig, run: Run) -> TrainingArguments:
+    """The arguments of a training whose checkpoints are the run's."""
+    return training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
+
+
+def actor_config(weights: Path, lora: bool, dtype: str) -> ActorConfig:
+    """The tiny actor, all its weights or an adapter of it."""
+    return ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
+
+
+def trained_actor(weights: Path, lora: bool, dtype: str):
+    """A model to train and its tokenizer, after the seed is set."""
     seed_everything(0, threads=1)
-    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
-    model, tokenizer = load_actor(config, trainable=True)
+    model, tokenizer = load_actor(actor_config(weights, lora, dtype), trainable=True)
     with_dropout(model, lora)
+    return model, tokenizer
+
+
+def make_simpo(weights: Path, run: Run, *, lora: bool, dtype="auto", settings=TRAINING, **options):
+    """SimPO on 19 pairs."""
+    model, tokenizer = trained_actor(weights, lora, dtype)
     rows, _ = preference_rows(pairs(), PromptTemplate(tokenizer), tokenizer)
-    args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
-    return SimPOTrainer(
-        model,
-        args,
-        rows,
-        tokenizer,
-        SimPOConfig(nll_weight=0.1),
-        run=run,
-        keep_checkpoints=keep_checkpoints,
-    )
+    simpo = SimPOConfig(nll_weight=0.1)
+    return SimPOTrainer(model, arguments(settings, run), rows, tokenizer, simpo, run=run, **options)
 
 
 def make_critic(
@@ -151,8 +151,8 @@ def make_critic(
     lora: bool,
     dtype: str = "auto",
     settings: TrainingConfig = TRAINING,
-    keep_checkpoints: int = 2,
     terminated: bool = False,
+    **options,
 ):
     """A critic on 19 decisions; as a default the episodes are cut, and end with its values."""
     seed_everything(0, threads=1)
@@ -161,42 +161,18 @@ def make_critic(
     critic = EmbeddingCritic.from_config(config, trainable=True)
     with_dropout(critic, lora)
     table = EpisodeTable(episodes(terminated), critic)
-    args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
-    return CriticTrainer(
-        critic,
-        args,
-        table,
-        run=run,
-        keep_checkpoints=keep_checkpoints,
-    )
+    return CriticTrainer(critic, arguments(settings, run), table, run=run, **options)
 
 
 def make_cloning(
-    weights: Path,
-    run: Run,
-    *,
-    lora: bool,
-    dtype: str = "auto",
-    settings: TrainingConfig = TRAINING,
-    keep_checkpoints: int = 2,
+    weights: Path, run: Run, *, lora: bool, dtype="auto", settings=TRAINING, **options
 ):
     """Behaviour cloning on 19 examples."""
-    seed_everything(0, threads=1)
-    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
-    model, tokenizer = load_actor(config, trainable=True)
-    with_dropout(model, lora)
+    model, tokenizer = trained_actor(weights, lora, dtype)
     examples = [(STATES[i], Action(chain_of(1 + i % 3))) for i in range(NUM_ROWS)]
     rows, _ = cloning_rows(examples, PromptTemplate(tokenizer), tokenizer)
-    return behavior_cloning_trainer(
-        model,
-        rows,
-        tokenizer,
-        settings,
-        run.path("checkpoints"),
-        0,
-        run=run,
-        keep_checkpoints=keep_checkpoints,
-    )
+    folder = run.path("checkpoints")
+    return behavior_cloning_trainer(model, rows, tokenizer, settings, folder, 0, run=run, **options)
 
 
 def value_episodes() -> list[Trajectory]:
@@ -218,61 +194,46 @@ def value_episodes() -> list[Trajectory]:
 
 def value_data(weights: Path, lora: bool, dtype: str = "auto") -> tuple[ActorConfig, TokenView]:
     """The actor that value models begin with, and the token view of 19 decisions."""
-    config = ActorConfig(str(weights / "actor"), lora=LORA if lora else None, dtype=dtype)
     tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
-    return config, token_view(value_episodes(), PromptTemplate(tokenizer), tokenizer)
+    view = token_view(value_episodes(), PromptTemplate(tokenizer), tokenizer)
+    return actor_config(weights, lora, dtype), view
 
 
-def make_ilql(
+def make_values(
+    trainer_class: type,
+    num_q_heads: int,
+    values: ValueConfig,
     weights: Path,
     run: Run,
     *,
     lora: bool,
     dtype: str = "auto",
     settings: TrainingConfig = TRAINING,
-    keep_checkpoints: int = 2,
-    ilql: ILQLConfig = ILQL,
+    **options,
 ):
+    """Values of the tokens of 19 decisions."""
+    seed_everything(0, threads=1)
+    config, view = value_data(weights, lora, dtype)
+    model = ValueModel.from_actor(
+        config,
+        method="ilql" if isinstance(values, ILQLConfig) else "mc",
+        gamma=values.gamma,
+        num_q_heads=num_q_heads,
+        start=-1.0,
+        train_policy=values.cloning_weight > 0,
+    )
+    with_dropout(model, lora)
+    return trainer_class(model, arguments(settings, run), view, values, run=run, **options)
+
+
+def make_ilql(weights: Path, run: Run, *, ilql: ILQLConfig = ILQL, **options):
     """ILQL on 19 decisions."""
-    seed_everything(0, threads=1)
-    config, view = value_data(weights, lora, dtype)
-    model = ValueModel.from_actor(
-        config,
-        method="ilql",
-        gamma=ilql.gamma,
-        num_q_heads=2,
-        start=-1.0,
-        train_policy=ilql.cloning_weight > 0,
-    )
-    with_dropout(model, lora)
-    args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
-    return ILQLTrainer(model, args, view, ilql, run=run, keep_checkpoints=keep_checkpoints)
+    return make_values(ILQLTrainer, 2, ilql, weights, run, **options)
 
 
-def make_mc(
-    weights: Path,
-    run: Run,
-    *,
-    lora: bool,
-    dtype: str = "auto",
-    settings: TrainingConfig = TRAINING,
-    keep_checkpoints: int = 2,
-    mc: ValueConfig = MC,
-):
+def make_mc(weights: Path, run: Run, *, mc: ValueConfig = MC, **options):
     """Monte-Carlo values of 19 decisions."""
-    seed_everything(0, threads=1)
-    config, view = value_data(weights, lora, dtype)
-    model = ValueModel.from_actor(
-        config,
-        method="mc",
-        gamma=mc.gamma,
-        num_q_heads=1,
-        start=-1.0,
-        train_policy=mc.cloning_weight > 0,
-    )
-    with_dropout(model, lora)
-    args = training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
-    return MonteCarloTrainer(model, args, view, mc, run=run, keep_checkpoints=keep_checkpoints)
+    return make_values(MonteCarloTrainer, 1, mc, weights, run, **options)
 
 
 MAKERS = {
