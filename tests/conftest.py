@@ -8,7 +8,6 @@ import gc
 import os
 import re
 import runpy
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,11 +61,11 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def built_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny actor and encoder, built once."""
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny actor and encoder, which no test may change."""
     from script_setups import build_weights
 
-    return build_weights(tmp_path_factory.mktemp("built"))
+    return build_weights(tmp_path_factory.mktemp("weights"))
 
 
 @pytest.fixture(scope="session")
@@ -77,26 +76,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_weights(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(scope="module")
-def weights(built_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of them for the tests of a file."""
-    return shutil.copytree(built_weights, tmp_path_factory.mktemp("weights"), dirs_exist_ok=True)
-
-
 @pytest.fixture(scope="session")
-def finished(built_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def finished(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Gives the folder of a script's finished run, which no test may change."""
     from script_setups import finished_runs
 
-    return finished_runs(built_weights, tmp_path_factory.mktemp)
+    return finished_runs(weights, tmp_path_factory.mktemp)
 
 
 @pytest.fixture(scope="session")
-def adapters(built_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def adapters(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Adapters of the actor: two of rank 2, one of rank 4."""
     from serving_setups import draw_adapters
 
-    return draw_adapters(built_weights, tmp_path_factory.mktemp("adapters"))
+    return draw_adapters(weights, tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="module")
