@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from test_search_runs import PPO, SPACE, TRIALS, interrupt_at, run, texts
+from test_search_runs import PPO, SPACE, TRIALS, cut, run, texts
 
 from lactchain.baselines.training import read_agent
-from lactchain.errors import DataError, Interrupted
+from lactchain.errors import DataError
 from lactchain.search import agents
 from lactchain.storage.files import read_json_lines
 from lactchain_extras import trials
@@ -18,20 +18,14 @@ def test_trials_are_replayed_and_go_on_where_they_were_cut(tmp_path, monkeypatch
         pytest.importorskip("optuna")
     whole = run(tmp_path / "whole", method=method)
     assert whole["num_trials"] == 4
-    with monkeypatch.context() as context:
-        interrupt_at(context, agents.Arena, "train", 6)  # in the third trial
-        with pytest.raises(Interrupted):
-            run(tmp_path / "cut", method=method)
+    cut(monkeypatch, tmp_path / "cut", agents.Arena, "train", 6, method=method)  # third trial
     assert len(read_json_lines(tmp_path / "cut" / "trials.jsonl")) == 5
     assert run(tmp_path / "cut", method=method) == whole
     assert texts(tmp_path / "whole", "trials.jsonl") == texts(tmp_path / "cut", "trials.jsonl")
 
 
 def test_metrics_that_do_not_tell_what_the_trials_do_are_refused(tmp_path, monkeypatch):
-    with monkeypatch.context() as context:
-        interrupt_at(context, agents.Arena, "judge", 5)
-        with pytest.raises(Interrupted):
-            run(tmp_path / "cut", method="random")
+    cut(monkeypatch, tmp_path / "cut", agents.Arena, "judge", 5, method="random")
     path = tmp_path / "cut/metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
     with pytest.raises(DataError, match=r"metrics.jsonl: missing or damaged.* put a copy back"):
