@@ -10,7 +10,8 @@ from lactchain import errors
 from lactchain.errors import LactChainError
 
 PAGE = BY_PATH["docs/errors.md"]
-SOURCES = [*(ROOT / "lactchain").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
+FOLDERS = "lactchain", "lactchain_extras", "scripts"
+SOURCES = [file for name in FOLDERS for file in (ROOT / name).rglob("*.py")]
 CLASSES = {
     name: value
     for name, value in vars(errors).items()

@@ -32,7 +32,6 @@ ALLOWED = {
     },
     "config/settings.py": {"lactchain/GridWorld-v0"},  # the default
     "models/places.py": {"gridworld"},  # the default's preset, in an error message
-    "stages/make_offline_data.py": {"a name such as maze/data-v0"},  # of a data set
 }  # fmt: skip
 
 

@@ -57,34 +57,18 @@ def sample_candidates(
         asked = _Asked(rollouts.env, repeated, seeds, list(own), num_candidates)
         asked.where_silent(legal)
         asked.where_sure(explorers)
-        actions = asked.actions
-    repeated_states = [state for state in states for _ in range(num_candidates)]
-    plays = Plays(rollouts, repeated_states, actions, seed)
-    discount = Discount(gamma, discount_per)
-    returns = rewards_of(plays.first, discount)
-    shape = (len(states), num_candidates)
+    plays = Plays(rollouts, [s for s in states for _ in range(num_candidates)], asked.actions, seed)
     is_chain = np.array([not outcome.infos[1]["invalid_action"] for outcome in plays.first])
-    is_chain = is_chain.reshape(shape)
-    advantages = np.empty((len(states), 0))
-    if plays.throw_dice():
-        worth = ChainWorth(rollouts, critic, discount)
-        if is_known(rollouts, states):
-            means = worth.expected(repeated_states, plays.first)
-        else:
-            means = plays.means(num_candidates, worth.of)
-        returns, scores = means.T
-        if worth.by_value:
-            advantages = (scores - worth.values(repeated)).reshape(shape)
-    if critic is not None and advantages.size == 0:
-        with rollouts.measure("score"):
-            advantages = _advantages(critic, repeated, plays.first, returns, is_chain)
+    is_chain = is_chain.reshape(len(states), num_candidates)
+    returns, advantages = _worth(plays, repeated, is_chain, critic, Discount(gamma, discount_per))
+    scores = [()] * len(states) if advantages is None else advantages.reshape(is_chain.shape)
     rows = [slice(i * num_candidates, (i + 1) * num_candidates) for i in range(len(states))]
     return [
         Candidates(
             observation=observations[i],
-            actions=tuple(actions[rows[i]]),
-            returns=tuple(returns.reshape(shape)[i].tolist()),
-            advantages=tuple(advantages[i].tolist()),
+            actions=tuple(asked.actions[rows[i]]),
+            returns=tuple(returns[rows[i]].tolist()),
+            advantages=tuple(map(float, scores[i])),
             is_chain=tuple(is_chain[i].tolist()),
             env_id=rollouts.config.id,
             seed=seed,
@@ -93,6 +77,34 @@ def sample_candidates(
         )
         for i, state in enumerate(states)
     ]
+
+
+def _worth(
+    plays: Plays,
+    observations: Sequence[str],
+    is_chain: np.ndarray,
+    critic: Critic | None,
+    discount: Discount,
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Returns (S * K,) of completions that were played, and their advantages by a critic.
+
+    Args:
+        is_chain: (S, K) which of them are chains.
+    """
+    rollouts, returns = plays.rollouts, rewards_of(plays.first, discount)
+    if plays.throw_dice():
+        worth = ChainWorth(rollouts, critic, discount)
+        if is_known(rollouts, plays.states):
+            means = worth.expected(plays.states, plays.first)
+        else:
+            means = plays.means(is_chain.shape[1], worth.of)
+        returns, scores = means.T
+        if worth.by_value:
+            return returns, scores - worth.values(observations)
+    if critic is None:
+        return returns, None
+    with rollouts.measure("score"):
+        return returns, _advantages(critic, observations, plays.first, returns, is_chain)
 
 
 def _texts(rollouts: Rollouts, states: Sequence[State | RecordedText]) -> list[str]:
