@@ -22,7 +22,6 @@ from lactchain_extras.serving.transport import RefusedError, Transport, quoted, 
 
 log = logging.getLogger(__name__)
 
-FILES = ("adapter_config.json", "adapter_model.safetensors")
 LETTERS = 16  # of the hash; two of a million adapters meet in them once in 10^7 such runs
 PAGES = ("/version", "/server_info?config_format=json", "/get_server_info")
 """Where engines tell their version and flags: vLLM with VLLM_SERVER_DEV_MODE=1, and SGLang."""
@@ -128,7 +127,9 @@ def _flags(told: Any, inside: str = "") -> Iterator[tuple[str, Any]]:
 
 def adapter_name(folder: str | Path) -> str:
     """The name of the adapter in a folder, by the bytes of its files; `DataError` of none."""
-    paths = [Path(folder) / name for name in FILES]
+    from lactchain.models.adapters import ADAPTER_FILES
+
+    paths = [Path(folder) / name for name in ADAPTER_FILES]
     for path in paths:
         if not path.is_file():
             raise DataError(f"{path}: no such file; expected a LoRA adapter")
