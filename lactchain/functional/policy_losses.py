@@ -55,17 +55,6 @@ def ppo_clip_loss(
     return -torch.minimum(ratios * advantages, clipped * advantages)
 
 
-def advantage_weights(advantages: Tensor, temperature: float, max_weight: float = 20.0) -> Tensor:
-    """Weights min(exp(A / T), w_max) of log-likelihoods, without gradient, (B,).
-
-    Source: Peng et al. 2019, "Advantage-weighted regression", algorithm 1; the bound of 20 is
-    theirs.
-    """
-    bound = torch.tensor(max_weight, dtype=advantages.dtype, device=advantages.device)
-    # Bounded before the exponential: exp of a large advantage overflows.
-    return (advantages.detach() / temperature).minimum(bound.log()).exp()
-
-
 def kl_from_sampler(log_ratios: Tensor) -> Tensor:
     """One estimate a sample (B,) of KL(p‖q), p having sampled: e^r − 1 − r.
 
