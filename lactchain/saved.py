@@ -3,20 +3,23 @@
 `DataError` says which folder has nothing of the kind, or what in it is damaged.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lactchain.baselines import training
 from lactchain.errors import DataError
 from lactchain.inspection import run_view
 from lactchain.inspection.run_view import RunView, round_of
-from lactchain.models.actor import LanguageActor
-from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.values import ValueModel
 from lactchain.storage.results import result_of
 from lactchain.types import PreferencePair
+
+if TYPE_CHECKING:
+    from lactchain.models.actor import LanguageActor
+    from lactchain.models.critic import EmbeddingCritic
+    from lactchain.models.values import ValueModel
 
 
 def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
@@ -29,21 +32,29 @@ def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
     Raises:
         DataError: there is none, it is damaged, or nothing says how it is asked.
     """
+    from lactchain.models.actor import LanguageActor
+
     return LanguageActor.load(result_of(path, "actor"), **changes)
 
 
 def load_critic(path: str | Path) -> EmbeddingCritic:
     """The critic in a folder, or that of a run."""
+    from lactchain.models.critic import EmbeddingCritic
+
     return EmbeddingCritic.load(result_of(path, "critic"))
 
 
 def load_values(path: str | Path) -> ValueModel:
     """The values of tokens in a folder, or those of a run."""
+    from lactchain.models.values import ValueModel
+
     return ValueModel.load(result_of(path, "values"))
 
 
 def load_agent(path: str | Path) -> Any:
     """The classic agent in a folder, or the best one of a run."""
+    from lactchain.baselines import training
+
     return training.read_agent(result_of(path, "best"))
 
 

@@ -9,6 +9,7 @@ import time
 import pytest
 from torch.distributed import HashStore
 
+from lactchain.runs import distributed
 from lactchain.runs.peers import LOOKS, Peers
 
 
@@ -40,6 +41,7 @@ def test_a_process_that_died_is_named_also_while_nobody_has_buried_it(other):
     assert found == [None, None, f"rank 1 (process {other.pid}) died"]
     other.wait()
     assert peers.look() == found[-1]
+    assert peers.ended() == [1]
 
 
 def test_a_process_that_is_stopped_for_long_is_named_and_one_that_goes_on_again_is_not(other):
@@ -65,3 +67,14 @@ def test_a_process_that_has_left_in_good_order_is_not_missed(other):
     peers.wait_for_others()
     peers.leave()
     assert store.check(["left-0"])
+
+
+@pytest.mark.parametrize("said, lost", [
+    ("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1", True),
+    ("sendBytes failed: Broken pipe", True),
+    ("shapes do not match", False),
+])  # fmt: skip
+def test_what_collectives_say_of_a_lost_process_is_understood(said, lost, monkeypatch):
+    assert not distributed.is_lost(RuntimeError(said))  # of one process
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert distributed.is_lost(RuntimeError(said)) == lost

@@ -7,6 +7,7 @@ Rank and world size come from the environment, so that asking for them costs no 
 import functools
 import itertools
 import os
+import re
 import signal
 import sys
 import time
@@ -30,6 +31,11 @@ ON_CPU = (
     "for two on a CPU: accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml "
     "SCRIPT ..."
 )
+
+_GONE = re.compile(
+    r"[Cc]onnection (was )?(closed|reset|refused)|[Bb]roken pipe|gloo/transport|NCCL.*(remote|peer)"
+)
+"""What collectives say of a process that is not there."""
 
 timeout = timedelta(minutes=30)
 """How long a process waits for the others; set it before this one joins them."""
@@ -124,9 +130,23 @@ def leave(in_good_order: bool = True) -> None:
     _peers.cache_clear()
 
 
+def is_lost(error: RuntimeError) -> bool:
+    """Whether an error says that another process is not there any more."""
+    torch = sys.modules.get("torch")
+    if world_size() == 1 or torch is None:
+        return False
+    return isinstance(error, torch.distributed.DistError) or bool(_GONE.search(str(error)))
+
+
 def has_met() -> bool:
     """Whether this process has met the others of its launch."""
     return world_size() == 1 or _peers.cache_info().currsize > 0
+
+
+def ended() -> str:
+    """Who of the others on this machine is not there any more, in words."""
+    ranks = _peers().ended() if _peers.cache_info().currsize else []
+    return f"rank {ranks[0]}" if ranks else "another process"
 
 
 def barrier() -> None:

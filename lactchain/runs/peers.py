@@ -60,6 +60,10 @@ class Peers:
                     return f"rank {rank} (process {self._processes[rank][0]}) {what}"
         return None
 
+    def ended(self) -> list[int]:
+        """The ranks of those that are not there any more, in good order or not."""
+        return [rank for rank, (_, p) in self._processes.items() if _state(p) == "died"]
+
     def leave(self) -> None:
         """Says that this process has ended in good order."""
         with suppress(RuntimeError):  # rank 0 and its store may be gone
@@ -79,9 +83,9 @@ class Peers:
     def _watch(self) -> None:
         while (lost := self.look()) is None:
             time.sleep(LOOK_SECONDS)
-        error = ProcessLost(f"{lost}; give the same command to go on from the last checkpoint")
-        os.write(2, f"[rank {self._rank}] error: {error}\n".encode())
-        os._exit(error.exit_code)
+        line = f"[rank {self._rank}] error: {lost}; give the same command to go on from the last"
+        os.write(2, f"{line} checkpoint\n".encode())
+        os._exit(ProcessLost.exit_code)
 
     def _has_left(self, rank: int) -> bool:
         with suppress(RuntimeError):

@@ -29,6 +29,7 @@ from lactchain.errors import (
     EnvironmentFault,
     Interrupted,
     LactChainError,
+    ProcessLost,
 )
 from lactchain.runs import distributed
 from lactchain.runs.console import LogLines, console, plain
@@ -133,11 +134,14 @@ def _work(main: Callable[[Config], Any], config: Config) -> None:
     """Nothing that a script calls may end it as if its work were done."""
     try:
         main(config)
-    except RuntimeError:
-        # A collective fails at once when a process dies. Whoever watches the others says which one.
-        if distributed.world_size() > 1:
-            time.sleep(LOST_SECONDS)
-        raise
+    except RuntimeError as error:
+        if not distributed.is_lost(error):
+            raise
+        time.sleep(LOST_SECONDS)  # who watches the others knows which one died, and says so
+        raise ProcessLost(
+            f"{distributed.ended()} of this launch has ended, see its output; give the same "
+            "command to go on from the last checkpoint"
+        ) from error
     except SystemExit as end:
         raise EnvironmentFault(
             "the environment, or other code that is not LactChain's, called "
