@@ -17,12 +17,13 @@ from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.samples import read_samples
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import make_language_env
+from lactchain.environments.scripted import RememberingPolicy
 from lactchain.environments.views import tabular_model
 from lactchain.errors import DataError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluateConfig, evaluate_actor
-from lactchain.types import Action, PreferencePair, RememberingPolicy
+from lactchain.types import Action, PreferencePair
 from lactchain_extras.explorer import recording
 from lactchain_extras.explorer.recording import (
     Recorder,

@@ -22,9 +22,9 @@ from lactchain.data.shards import derive_seed
 from lactchain.environments.chance import best_within
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import make_language_env
+from lactchain.environments.scripted import RememberingPolicy
 from lactchain.environments.views import tabular_model
 from lactchain.stages.make_preferences import make_preferences
-from lactchain.types import RememberingPolicy
 
 LOTTERY = EnvironmentConfig("Lottery-v0", max_chain_length=1)
 HERE, THERE = {"seen": 0}, {"seen": 1}

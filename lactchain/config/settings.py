@@ -395,7 +395,6 @@ class SimPOConfig(Bounded):
     preference_weight: NonNegative = 1.0
     """Weight of the preference loss itself; 0 leaves the likelihood of `chosen`, as a control."""
     target_kl: Positive | None = None
-    """How far a training may move the policy: KL(sampling || new), in nats a completion, estimated
-    after each update on 32 of the policy's own completions. An update that would go farther is
-    shortened, and the rate of those to come halved; at the third time the training ends. Null: no
-    bound; the distance is measured at the end."""
+    """How far a training may move the policy: KL(sampling || new), in nats a completion, on 32 of
+    the policy's own. An update that would go farther is shortened and the rate of those to come
+    halved; at the third time the training ends. Null: no bound, the end alone is measured."""

@@ -128,6 +128,23 @@ class Mixture:
         return [completions[b] for b in range(len(observations))]
 
 
+class RememberingPolicy:
+    """A `Policy` that says the same to the same text, whatever the seed; asked once about each."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.name = policy, policy.name
+        self._said: dict[str, Action] = {}
+
+    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
+        """The policy's completions to B observations."""
+        rows = dict(zip(observations, seeds, strict=True))
+        new = [text for text in rows if text not in self._said]
+        if new:
+            acted = self.policy.act(new, [rows[text] for text in new])
+            self._said |= dict(zip(new, acted, strict=True))
+        return [self._said[text] for text in observations]
+
+
 class HumanPolicy(RowPolicy):
     """The person at the keyboard.
 

@@ -22,10 +22,10 @@ from lactchain.data.retrieval import NUM_STATES, retrieval_figures
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
+from lactchain.environments.scripted import RememberingPolicy
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.stages.running import BatchSettings, stage
-from lactchain.types import RememberingPolicy
 
 EPISODES = 500
 """At least so many are played where one from each start state is luck: the standard error of a
