@@ -299,12 +299,12 @@ def test_the_picture_shows_the_farthest_state_that_was_failed_before_and_solved_
 
 def test_files_of_all_folders_are_listed_or_those_of_one(monkeypatch, capsys):
     listed = []
-    for words in ([], ["lactchain/serving/"]):
+    for words in ([], ["lactchain/functional/"]):
         monkeypatch.setattr(sys, "argv", ["code_map.py", *words])
         runpy.run_path(str(ROOT / "docs/code_map.py"), run_name="__main__")
         listed.append(capsys.readouterr().out)
-    assert "\nlactchain/worlds/wordle/\n" in listed[0] and "  code_map.py" in listed[0]
-    assert listed[1] in listed[0] and listed[1].startswith("lactchain/serving/\n")
+    assert "\nlactchain_extras/wordle/\n" in listed[0] and "  code_map.py" in listed[0]
+    assert listed[1] in listed[0] and listed[1].startswith("lactchain/functional/\n")
 
 
 # --- the tree, the package, and what tools of other people read ----------------------------------

@@ -22,7 +22,7 @@ def run_notebook(root, run_dir, monkeypatch) -> list[str]:
     monkeypatch.setenv("LACTCHAIN_RUN", str(run_dir))
     notebook = nbformat.read(root / "notebooks" / "inspect_rollouts.ipynb", as_version=4)
     resources = {"metadata": {"path": str(root / "notebooks")}}
-    NotebookClient(notebook, timeout=60, resources=resources).execute()
+    NotebookClient(notebook, timeout=110, resources=resources).execute()
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return ["".join(_shown(output) for output in cell.outputs) for cell in cells]
 

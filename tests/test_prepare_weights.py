@@ -72,7 +72,7 @@ def test_the_same_command_again_makes_but_damaged_models_again(config, caplog, n
     main(config)
     files = {path: path.stat().st_mtime_ns for path in Path(config.folder).rglob("*")}
     main(config)
-    assert (caplog.text.count("ready"), caplog.text.count("already there")) == (2, 2)
+    assert (caplog.text.count(": ready"), caplog.text.count("already there")) == (2, 2)
     assert files == {path: path.stat().st_mtime_ns for path in Path(config.folder).rglob("*")}
     file = Path(config.folder) / name
     content = file.read_bytes()

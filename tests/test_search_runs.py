@@ -56,9 +56,9 @@ def texts(run_dir, *names):
     return [(Path(run_dir) / name).read_text() for name in names]
 
 
-def cut(monkeypatch, run_dir, owner, method, call, **changes):
+def cut(monkeypatch, run_dir, owner, name, call, **changes):
     """A search that ends in the call of that number of a method, as by a kill."""
-    original, calls = getattr(owner, method), itertools.count(1)
+    original, calls = getattr(owner, name), itertools.count(1)
 
     def wrapped(*args, **kwargs):
         if next(calls) == call:
@@ -66,7 +66,7 @@ def cut(monkeypatch, run_dir, owner, method, call, **changes):
         return original(*args, **kwargs)
 
     with monkeypatch.context() as context, pytest.raises(Interrupted):
-        context.setattr(owner, method, wrapped)
+        context.setattr(owner, name, wrapped)
         run(run_dir, **changes)
 
 

@@ -54,7 +54,7 @@ def test_nothing_outside_its_room_names_a_world():
 
 
 def test_no_script_of_the_page_names_a_world():
-    scripts = (PACKAGE / "inspection/static/app").iterdir()
+    scripts = (PACKAGE.with_name("lactchain_extras") / "explorer/static/app").iterdir()
     assert not [path for path in scripts if NAMES.search(path.read_text(encoding="utf-8"))]
 
 
