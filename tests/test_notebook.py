@@ -12,7 +12,6 @@ from nbclient import NotebookClient
 from pages import BY_PATH
 from run_folders import write_text_run
 
-import lactchain
 from lactchain.inspection.notebook import frames, open_run
 from lactchain_extras.explorer.notebook import explore
 
@@ -107,7 +106,9 @@ def notebook(weights, finished, tmp_path_factory):
 @pytest.fixture(scope="module")
 def names(notebook):
     """What the snippets have in common, one after another, as in a notebook."""
-    return {"lactchain": lactchain} | notebook[1]
+    found = dict(notebook[1])
+    exec(BY_PATH["docs/notebook.md"].blocks("python")[0], found)
+    return found
 
 
 @pytest.mark.parametrize("what", SNIPPETS)
