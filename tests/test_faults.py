@@ -10,6 +10,7 @@ import time
 from functools import partial
 from io import BytesIO
 from itertools import islice
+from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,6 +54,11 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
+    """A folder for what cases share, and a server of processes that knows the benchmark's world.
+
+    Python has one server at a time: that of another file's tests would have imported other things.
+    """
+    forkserver._forkserver._stop()
     return tmp_path_factory.mktemp("shared")
 
 
