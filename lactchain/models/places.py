@@ -3,6 +3,7 @@
 Asking for a folder costs no torch, nor the hub's client.
 """
 
+from functools import cache
 from pathlib import Path
 
 from lactchain.config.shipped import CONFIGS
@@ -56,17 +57,25 @@ def mend(model: str | Path) -> str:
     """How a model is made or fetched anew, as far as its name tells."""
     path = Path(model)
     inside = path.relative_to(WEIGHTS_FOLDER) if path.is_relative_to(WEIGHTS_FOLDER) else path
-    for preset in shipped_settings("prepare_weights"):
-        made = load(CONFIGS / "prepare_weights" / f"{preset}.yaml")
-        names = [*made.get("packages", ()), *(TINY if "tiny" in made else ())]
-        if path in [Path(made["folder"]) / name for name in names]:
-            return f"run: lactchain prepare_weights --config {preset}"
+    if path in _made_by_presets():
+        return f"run: lactchain prepare_weights --config {_made_by_presets()[path]}"
     is_here = inside.parts[:1] == ("runs",) or inside.parent.is_dir()
     if len(inside.parts) == 2 and not path.is_absolute() and not is_here:  # a hub id
         return f"if the hub has it, run: {download_command(inside)}"
     return (
         "correct its name or copy it here whole; lactchain prepare_weights makes and fetches some"
     )
+
+
+@cache
+def _made_by_presets() -> dict[Path, str]:
+    """The folders that shipped presets make, each with the name of its preset."""
+    found: dict[Path, str] = {}
+    for preset in shipped_settings("prepare_weights"):
+        made = load(CONFIGS / "prepare_weights" / f"{preset}.yaml")
+        names = [*made.get("packages", ()), *(TINY if "tiny" in made else ())]
+        found = {Path(made["folder"]) / name: preset for name in names} | found
+    return found
 
 
 def download_command(hub_id: str | Path) -> str:
