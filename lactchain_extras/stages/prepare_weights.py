@@ -68,7 +68,7 @@ def main(config: PrepareWeightsConfig) -> None:
         console.print("nothing is estimated of this command, and nothing was made")
         return
     from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
-    from lactchain_extras.fetching import prepare_download, prepare_gguf, prepare_package
+    from lactchain_extras.weights.fetching import prepare_download, prepare_gguf, prepare_package
 
     folder = Path(config.folder)
     if config.tiny is not None:
