@@ -196,7 +196,8 @@ def _words(stage: Stage, device: str) -> list[str]:
 def _run(words: Sequence[str]) -> Taken:
     """Runs a script under `measured`, and watches it."""
     taken, start = Taken(), time.perf_counter()
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, __file__, "--measured", *words]
     with open("log.txt", "w+") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

@@ -27,6 +27,7 @@ class WindowedTrainer:
         for name, values in metrics.items():
             values = values.detach().double()
             entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
+            entry = entry.to(self.args.device)  # some come from the CPU, and all are added up
             self._sums[name] = self._sums[name] + entry if name in self._sums else entry
 
     def means_of_window(self) -> dict[str, float]:
