@@ -2,6 +2,7 @@
 
 import signal
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from lactchain.errors import Interrupted
 from lactchain.runs.run import read_metrics
 from lactchain.trainers import base, guards
 from lactchain.trainers.base import train, training_arguments
+from lactchain.trainers.window import WindowedTrainer
 
 
 @pytest.fixture
@@ -65,3 +67,12 @@ def test_a_tracker_that_fails_costs_one_warning(fails, tiny, tmp_path, monkeypat
     assert caplog.text.count("TensorBoardCallback failed (ConnectionError: no route") == fails
     steps = [r["step"] for r in read_metrics(tmp_path / "run") if "train/loss" in r]
     assert steps == [2, 4]
+
+
+def test_metrics_are_added_up_on_the_device_of_the_training():
+    """On a GPU some come from the CPU, as the distance to the policy that sampled."""
+    trainer = WindowedTrainer()
+    trainer.args = SimpleNamespace(device=torch.device("meta"))  # stands for the GPU
+    trainer.record(here=torch.ones(2, device="meta"), elsewhere=torch.ones(2))
+    trainer.record(here=torch.ones(2), elsewhere=torch.ones(2, device="meta"))
+    assert torch.stack(list(trainer._sums.values())).device == trainer.args.device
