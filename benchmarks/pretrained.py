@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="*", default=[*WEIGHTS, CLONING])
     arguments, settings = parser.parse_known_args()
     words = ["--config", str(PRESET), "--run.seed", str(arguments.seed)]
-    words += ["--warm_start.min_skill", "null"]
+    words += ["--warm_start.target_skill", "null"]
     words += ["--warm_start.behavior.num_chains", str(arguments.chains), *settings]
     study = Study(parse(RunPipelineConfig, words), arguments.folder)
     actor = study.warm_start()

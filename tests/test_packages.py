@@ -179,7 +179,7 @@ def test_the_shipped_packages_become_an_actor_and_a_critic_that_go_through_the_p
         "actor.model": tmp_path / "smollm2",
         "critic.config.model": tmp_path / "minilm",
         "warm_start.behavior.num_chains": 256,
-        "warm_start.min_skill": "null",
+        "warm_start.target_skill": "null",
         "actor.decoding": "constrained",  # so few chains do not teach the form
         "simpo.simpo.target_kl": "null",
         "critic.collect.num_episodes": 16,

@@ -48,7 +48,7 @@ REPEATED = 32
 """So many of the servers' completions are weighed here, before each round's episodes."""
 
 STAGE_KEYS = {
-    "warm_start": {name: f"warm_start.{name}" for name in ("behavior", "training", "min_skill")},
+    "warm_start": {name: f"warm_start.{name}" for name in ("behavior", "training", "target_skill")},
     "critic": {
         "critic": "critic.config",
         "collect": "critic.collect",
@@ -308,7 +308,7 @@ def cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:
         actor=actor,
         behavior=config.warm_start.behavior,
         training=config.warm_start.training,
-        min_skill=config.warm_start.min_skill,
+        target_skill=config.warm_start.target_skill,
     )
 
 
