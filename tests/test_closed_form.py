@@ -83,7 +83,7 @@ def test_the_solved_critic_predicts_what_its_features_hold(weights, run_dir, lor
         one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
         trainer.table = EpisodeTable(one_step, trainer.critic)
         found = trainer.solve()
-        expected = found.values(trainer._outputs(trainer.table.inputs, as_features=True))
+        expected = found.values(trainer.values(trainer.table.inputs, as_features=True))
     values = trainer.critic.values(STATES)
     order = [trainer.table.inputs.index(ids) for ids in trainer.critic.tokenize(STATES)]
     np.testing.assert_allclose(values, expected[order], atol=1e-4)
@@ -95,7 +95,7 @@ def test_targets_of_cut_episodes_are_those_of_the_solved_critic(weights, run_dir
         trainer = make_critic(weights, run, lora=True)
         trainer.table = EpisodeTable(episodes(terminated=False, num_rows=400), trainer.critic)
         found = trainer.solve()
-        table, features = trainer.table, trainer._outputs(trainer.table.inputs, as_features=True)
+        table, features = trainer.table, trainer.values(trainer.table.inputs, as_features=True)
     assert table.needs_values
     folds = RidgeFolds(features, table.row_inputs, table.row_episodes % NUM_FOLDS)
     again = folds.solve(table.targets(found.values(features)))

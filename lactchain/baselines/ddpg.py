@@ -63,7 +63,9 @@ class DDPG(Population):
     def update(self, batch: Minibatch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         x = self.inputs.encode(batch.observations)
-        critic_loss = self.critic_loss(x, batch, weights)
+        actions = torch.from_numpy(batch.actions).flatten(2).float()
+        error = self.values(self.critics, x, actions) - self.targets(batch)
+        critic_loss = (error.square() * weights).sum(1)
         gradient = self.critics.gradient(critic_loss.sum())
         self.critic_optimizer.step(gradient, self.hyper["learning_rate"] * left)
         actor_loss = self.actor_loss(x, weights)
@@ -74,12 +76,6 @@ class DDPG(Population):
         self.target_critics.move_towards(self.critics, tau)
         self.target_actors.move_towards(self.actors, tau)
         return {"train/critic_loss": critic_loss, "train/actor_loss": actor_loss}
-
-    def critic_loss(self, x: Tensor, batch: Minibatch, weights: Tensor) -> Tensor:
-        """Mean squared error of the critic against the targets, (P,)."""
-        actions = torch.from_numpy(batch.actions).flatten(2).float()
-        error = self.values(self.critics, x, actions) - self.targets(batch)
-        return (error.square() * weights).sum(1)
 
     def actor_loss(self, x: Tensor, weights: Tensor) -> Tensor:
         """−Q(s, π(s)) under the online critic, (P,)."""

@@ -277,7 +277,7 @@ class CriticTrainer(HeadedTrainer):
         Where targets depend on the critic, they are renewed by the values of each solution: what
         comes of it depends on trunk and episodes alone. All processes get the head of the first.
         """
-        features = self._outputs(self.table.inputs, as_features=True)
+        features = self.values(self.table.inputs, as_features=True)
         found = distributed.of_main(self._solution(features) if distributed.is_main() else None)
         self.critic.set_head(found.weight, found.offset)
         return found
@@ -294,13 +294,13 @@ class CriticTrainer(HeadedTrainer):
                 break
         return found
 
-    def values(self, inputs: Sequence[Sequence[int]]) -> Tensor:
-        """Values (U,) of U tokenised texts on the CPU, shared out among the processes."""
-        return self._outputs(inputs)
-
     @torch.no_grad()
-    def _outputs(self, inputs: Sequence[Sequence[int]], **asked: bool) -> Tensor:
-        """What the critic gives for U tokenised texts, (U,) or (U, D)."""
+    def values(self, inputs: Sequence[Sequence[int]], **asked: bool) -> Tensor:
+        """Values (U,) of U tokenised texts on the CPU, shared out among the processes.
+
+        Args:
+            asked: of `EmbeddingCritic.forward`, such as `as_features`, which gives (U, D).
+        """
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]))
         loader = self.get_test_dataloader([{"input_ids": inputs[i]} for i in order])
         self.model.eval()
