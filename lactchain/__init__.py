@@ -38,7 +38,6 @@ _MODULES = {
     "stages.make_preferences": "make_preferences",
     "trainers.critic": "CriticTrainer",
     "trainers.simpo": "SimPOTrainer",
-    "inspection.notebook": "frames",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

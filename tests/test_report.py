@@ -25,16 +25,16 @@ from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection import rollout_tables
-from lactchain.inspection.answer_tables import Ways
-from lactchain.inspection.contents import contents
 from lactchain.inspection.run_view import open_run
-from lactchain.inspection.worth import Worth
 from lactchain.runs.reporting import LivePage, write_page
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
+from lactchain_extras.explorer import rollout_tables
+from lactchain_extras.explorer.answer_tables import Ways
+from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import render, write_report
 from lactchain_extras.explorer.summary import summarise
+from lactchain_extras.explorer.worth import Worth
 from lactchain_extras.films import film_run
 
 SHOWN = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})

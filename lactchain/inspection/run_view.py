@@ -226,6 +226,10 @@ class RunView:
                     points.setdefault(key, {})[record["step"]] = number
         return {key: (list(curve), list(curve.values())) for key, curve in points.items()}
 
+    def frames(self) -> dict[str, Any]:
+        """The tables that the explorer shows, as pandas data frames by their names."""
+        return plugins.required("frames", "frames")(self)
+
     def _read(self, name: str, read: Callable[[Path], Result]) -> Result | None:
         """What is in a file; None where there is none."""
         path = self.directory / name

@@ -14,14 +14,14 @@ from markupsafe import Markup
 
 from lactchain.config.parsing import to_yaml
 from lactchain.data.preferences import DROP_REASONS
-from lactchain.inspection.contents import Contents, contents
-from lactchain.inspection.rollout_tables import succeeded
 from lactchain.inspection.run_view import RunView, open_run
-from lactchain.inspection.tables import pack
 from lactchain.storage.files import atomic_write
 from lactchain_extras.explorer import plots
+from lactchain_extras.explorer.contents import Contents, contents
 from lactchain_extras.explorer.markup import assets, environment, static
+from lactchain_extras.explorer.rollout_tables import succeeded
 from lactchain_extras.explorer.summary import RoundFacts, summarise, words
+from lactchain_extras.explorer.tables import pack
 
 # Each with its names in the summaries of pipelines, classic agents and single evaluations.
 COMPARED = {
