@@ -16,6 +16,7 @@ for what a newer version of the project wrote.
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,10 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
     paths = _files(directory)
     with disk_errors(directory):
         for path in paths:
+            with suppress(
+                PermissionError
+            ):  # safetensors lets nobody but their owner read its files
+                path.chmod(path.parent.stat().st_mode & 0o666)
             sync_file(path)
         for folder in {path.parent for path in paths} | {directory}:
             sync_folder(folder)
