@@ -100,9 +100,7 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
     paths = _files(directory)
     with disk_errors(directory):
         for path in paths:
-            with suppress(
-                PermissionError
-            ):  # safetensors lets nobody but their owner read its files
+            with suppress(PermissionError):  # safetensors leaves its files to their owner
                 path.chmod(path.parent.stat().st_mode & 0o666)
             sync_file(path)
         for folder in {path.parent for path in paths} | {directory}:
