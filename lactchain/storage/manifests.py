@@ -3,7 +3,8 @@
 A folder is whole when its `manifest.json` verifies: the names, sizes and SHA-256 of all its files.
 It is written last, and sealed. Hidden files, such as a file browser's, are no part of it, nor is a
 model card, which people may edit; others that were put there are left alone. A file that is read by
-itself has its manifest beside it: `0-of-3.parquet` has `0-of-3.manifest`.
+itself has its manifest beside it: `0-of-3.parquet` has `_0-of-3.manifest`, which others' readers of
+folders pass over.
 
 Every manifest names the run and the place in the run's folder that it was written at. What was put
 there from elsewhere is refused; outside of runs, folders and files may be moved and renamed. A run
@@ -166,7 +167,7 @@ def verify_if_described(path: str | Path, mend: str) -> None:
 
 def manifest_beside(path: str | Path) -> Path:
     """Where the manifest of a file is that is read by itself."""
-    return Path(path).with_suffix(".manifest")
+    return Path(path).with_name(f"_{Path(path).stem}.manifest")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
