@@ -226,17 +226,15 @@ def test_runs_of_all_kinds_stand_side_by_side(run, tmp_path):
     assert set(page.table("curves")["run"]) == {0, 1, 2, 3}
 
 
-def test_figures_of_the_first_round_say_so_and_only_plain_ones_are_shown(tmp_path):
+def test_only_plain_figures_are_shown(tmp_path):
     config = {"environment": {"id": "lactchain/GridWorld-v0", "kwargs": {}}}
-    figures = {"critic_r2": 0.25, "num_pairs": 12345, "alarms": {}}
+    figures = {"round_1/critic_r2": 0.25, "num_pairs": 12345, "alarms": {}}
     write_run(tmp_path / "pipeline", config, 2, figures | {"rounds": [{"round": 0}]})
-    write_run(tmp_path / "critic", config, 2, figures)
     page = page_of(tmp_path / "pipeline")
-    place = page.texts.index("critic_r2, round 1")
-    assert page.texts[place : place + 4] == ["critic_r2, round 1", "0.25", "num_pairs", "12,345"]
+    place = page.texts.index("round_1/critic_r2")
+    assert page.texts[place : place + 4] == ["round_1/critic_r2", "0.25", "num_pairs", "12,345"]
     assert not {"alarms", "rounds"} & set(page.texts)
-    assert json.loads(page.table("stages")["summary"][0])["critic_r2, round 1"] == 0.25
-    assert "critic_r2" in page_of(tmp_path / "critic").texts
+    assert json.loads(page.table("stages")["summary"][0])["round_1/critic_r2"] == 0.25
 
 
 def test_hostile_text_anywhere_does_not_leave_its_place(tmp_path):

@@ -74,7 +74,7 @@ def pipeline(tmp_path_factory):
 
 def test_a_new_world_has_exact_values_and_shortest_paths(pipeline):
     summary, run = pipeline
-    assert summary["critic_r2"] is not None
+    assert summary["round_1/critic_r2"] is not None
     values = read_values(run / "values.json")
     assert len(values.states) == len(values.exact) == 8
     with_key = [v for s, v in zip(values.states, values.exact, strict=True) if s["key"]]

@@ -44,8 +44,6 @@ from lactchain.types import PreferencePair, Trajectory
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-FIRST_ROUND = ("critic_r2", "critic_rmse", "critic_rho", "rollouts_per_second")
-"""Figures in the summary of a pipeline that its first round has measured."""
 
 
 @dataclass(frozen=True)
@@ -207,10 +205,9 @@ class RunView:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The plain figures of the summary; of a pipeline those of its first round say so."""
-        plain = {k: v for k, v in (self.summary or {}).items() if not isinstance(v, Mapping | list)}
-        first = FIRST_ROUND if "rounds" in (self.summary or {}) else ()
-        return {f"{k}, round 1" if k in first else k: value for k, value in plain.items()}
+        """The plain figures of the summary."""
+        summary = self.summary or {}
+        return {k: value for k, value in summary.items() if not isinstance(value, Mapping | list)}
 
     def curves(self) -> dict[str, tuple[list[float], list[float]]]:
         """Each metric that is a number, over its steps: key → (steps, values).
