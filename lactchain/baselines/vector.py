@@ -16,6 +16,7 @@ from lactchain.environments.checks import check_reset_form, check_shape, check_s
 def make_vector_env(
     id: str,
     num_envs: int,
+    /,
     vectorization_mode: Literal["vector_entry_point", "sync", "async"] | None = None,
     **kwargs: Any,
 ) -> VectorEnv:

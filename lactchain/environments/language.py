@@ -21,7 +21,7 @@ from lactchain.environments import patience
 from lactchain.environments.checks import check_observation, check_reset, check_step
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.held_back import HeldBack
-from lactchain.environments.registry import find_env
+from lactchain.environments.registry import find_env, not_taken
 from lactchain.environments.views import State, TextView, shipped_view
 from lactchain.errors import ConfigError
 from lactchain.types import ChainGrammar
@@ -366,9 +366,7 @@ def language_env(
     try:
         env = gym.make(find_env(env_id), disable_env_checker=True, **(env_kwargs or {}))
     except (gym.error.Error, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"environment.kwargs: {env_id} does not take {env_kwargs}: {error}"
-        ) from error
+        raise not_taken(env_id, env_kwargs or {}, error) from error
     if isinstance(env.unwrapped, LanguageEnv):
         return LanguageEnv(env.unwrapped.env, env.unwrapped.view, **kwargs)
     return LanguageEnv(env, **kwargs)
