@@ -162,6 +162,22 @@ def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(r
     assert set(played["optimal"]) == {None}
 
 
+@pytest.mark.parametrize("name", ["answers.parquet", "candidates.parquet", "manifest.json"])
+@pytest.mark.parametrize("content", [None, b"", b"PAR1"])
+def test_a_record_that_is_damaged_is_named_where_it_is_missing(
+    run, tmp_path, caplog, name, content
+):
+    folder = shutil.copytree(run.directory, tmp_path / "run")
+    file = folder / "round_1/inspection" / name
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    page = page_of(folder)
+    assert "round_1/inspection is damaged or not whole, not shown" in " ".join(page.texts)
+    assert "not shown: round_1/inspection" in caplog.text
+    assert set(page.table("answers")["round"]) == {0, 2}
+
+
 def test_pairs_are_whole_with_their_ways(run, page):
     pairs = page.table("pairs")
     held = [p for stage in open_run(run.directory).stages.values() for p in stage.pairs]

@@ -103,6 +103,16 @@ class RunView:
         return read_valued_tokens(folder) if is_inspection(folder) else None
 
     @cached_property
+    def left_out(self) -> list[str]:
+        """Names of records that are not whole, so that nothing of them is shown."""
+        recorded = [self.directory / "token_values", *self.directory.glob("round_*/inspection")]
+        damaged = sorted(f for f in recorded if f.is_dir() and not is_inspection(f))
+        names = [str(folder.relative_to(self.directory)) for folder in damaged]
+        if names:
+            log.warning("%s: damaged or not whole, not shown: %s", self.name, ", ".join(names))
+        return names
+
+    @cached_property
     def episodes(self) -> dict[str, list[EpisodeResult]]:
         """Evaluations by name: "before" and "after" training, those that there are."""
         names = {"before": "episodes_before.json", "after": "episodes.json"}

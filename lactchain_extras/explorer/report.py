@@ -76,7 +76,8 @@ def render(
     summary = summarise(view)
     held = contents(view, beside, filter(None, (summary.before, summary.after)))
     commit = view.environment.get("git_commit")
-    facts = view.state, view.environment.get("device"), f"commit {commit}" if commit else None
+    facts = [view.state, view.environment.get("device"), f"commit {commit}" if commit else None]
+    facts += [f"{name} is damaged or not whole, not shown" for name in view.left_out]
     sides = (("before training", summary.before), ("after", summary.after))
     told = _embedded(view, beside, held, screen)
     text = environment.get_template("page.html").render(
