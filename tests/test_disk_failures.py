@@ -19,14 +19,14 @@ from safetensors.torch import save_file
 from test_checkpoints import make_checkpoint
 
 from lactchain.config.settings import RunConfig
-from lactchain.errors import DiskError
+from lactchain.errors import DataError, DiskError
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.runs.run import Run
 from lactchain.search.evolution import Generation, Individual
 from lactchain.search.runs import record_generation
 from lactchain.storage import files
 from lactchain.storage.checkpoints import latest_checkpoint, prune_checkpoints
-from lactchain.storage.files import atomic_write, disk_errors
+from lactchain.storage.files import atomic_write, disk_errors, make_folder
 from lactchain.storage.manifests import verify_manifest, write_manifest
 
 
@@ -264,3 +264,12 @@ def test_after_sigkill_at_any_time_what_was_announced_is_there(tmp_path, root, s
         newest = latest_checkpoint(tmp_path)
         assert int(newest.name.rpartition("-")[2]) >= announced
         announced = int(newest.name.rpartition("-")[2])
+
+
+@pytest.mark.parametrize("above", ["run", "run/checkpoints", "run/checkpoints/step_8"])
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, above):
+    (tmp_path / above).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / above).write_text("notes")
+    with pytest.raises(DataError, match="a file is in its way; move that"):
+        make_folder(tmp_path / "run/checkpoints/step_8")
+    assert (tmp_path / above).read_text() == "notes"

@@ -118,7 +118,10 @@ def make_folder(path: str | Path) -> None:
     """Makes a folder, and those above it that are missing; their names have reached the disk."""
     path = Path(path)
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DataError(f"{path}: expected a folder, a file is in its way; move that") from error
     for folder in missing:
         sync_folder(folder.parent)
 
