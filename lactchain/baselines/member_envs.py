@@ -20,6 +20,7 @@ from gymnasium.wrappers.vector import RescaleAction
 from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.vector import ResumableLoop, make_vector_env
+from lactchain.environments.checks import owned
 from lactchain.environments.registry import find_env
 from lactchain.errors import ConfigError, NonFiniteError
 
@@ -67,7 +68,7 @@ class MemberEnvs:
         self._seeds = range(seed, seed + num_members * num_envs)
         start, _ = self.envs.reset(seed=seed)
         check_finite("observation", start, self._seeds)
-        self.observations = self._members(start)
+        self.observations = self._members(np.array(start))
         self.num_env_steps = 0
         self.episodes: list[FinishedEpisode] = []
         self._returns = np.zeros(self.shape)
@@ -80,7 +81,9 @@ class MemberEnvs:
             NonFiniteError: a reward or an observation is NaN or infinite.
         """
         flat = actions.reshape(-1, *actions.shape[2:])
-        after, rewards, terminated, truncated, infos = self.envs.step(flat)
+        *step, infos = self.envs.step(flat.copy())
+        # Copies: a batch may write each step over the last one.
+        after, rewards, terminated, truncated = map(np.array, step)
         successors = after
         ended = terminated | truncated
         if ended.any():
@@ -112,7 +115,7 @@ class MemberEnvs:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on."""
-        return {
+        state = {
             "envs": self.envs.unwrapped.get_state(),
             "observations": self.observations,
             "num_env_steps": self.num_env_steps,
@@ -120,10 +123,11 @@ class MemberEnvs:
             "lengths": self._lengths,
             "episodes": self.episodes,
         }
+        return owned(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
-        self.envs.unwrapped.set_state(state["envs"])
+        self.envs.unwrapped.set_state(owned(state["envs"]))
         self.observations = np.array(state["observations"])
         self.num_env_steps = state["num_env_steps"]
         self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
@@ -137,8 +141,8 @@ class MemberEnvs:
         self._returns += rewards
         self._lengths += 1
         if ended.any():
-            for member, copy in zip(*np.nonzero(ended), strict=True):
-                total, length = self._returns[member, copy], self._lengths[member, copy]
+            for member, place in zip(*np.nonzero(ended), strict=True):
+                total, length = self._returns[member, place], self._lengths[member, place]
                 self.episodes.append(FinishedEpisode(int(member), float(total), int(length)))
             self._returns[ended] = 0.0
             self._lengths[ended] = 0

@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lactchain import plugins
 from lactchain.environments import patience
-from lactchain.environments.checks import check_reset_form, check_shape, check_step_form
+from lactchain.environments.checks import check_reset_form, check_shape, check_step_form, owned
 
 
 def make_vector_env(
@@ -41,6 +41,7 @@ def make_vector_env(
         return batch
     if mode != "vector_entry_point":
         settings["autoreset_mode"] = AutoresetMode.SAME_STEP
+        kwargs["wrappers"] = [*kwargs.get("wrappers", ()), OwnObservations]
     if mode == "async":
         settings["shared_memory"] = False
     return gym.make_vec(id, num_envs, mode, settings, **kwargs)
@@ -68,6 +69,21 @@ class ResumableLoop(SyncVectorEnv):
             copy.set_state(copy_state)
 
 
+class OwnObservations(gym.Wrapper):
+    """Hands out copies: a world may write each observation over the last one.
+
+    A copy that is reset in the step that ends its episode would hand out the start as the end.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Starts an episode."""
+        return _own(self.env.reset(seed=seed, options=options))
+
+    def step(self, action: Any) -> Any:
+        """Plays an action, which is the world's to change."""
+        return _own(self.env.step(owned(action)))
+
+
 class EpisodeRecord(gym.Wrapper):
     """Remembers how the episode began and what was played, so that it can be played again.
 
@@ -86,12 +102,12 @@ class EpisodeRecord(gym.Wrapper):
         random = self.env.unwrapped.np_random.bit_generator.state
         self._start = {"random": random} if seed is None else {"seed": seed}
         self._actions = []
-        return patience.reset(self.env, seed, _check_reset, options=options)
+        return _own(patience.reset(self.env, seed, _check_reset, options=options))
 
     def step(self, action: Any) -> Any:
         """Plays an action."""
         self._actions.append(np.array(action))
-        return patience.step(self.env, action, self._start.get("seed"), _check_step)
+        return _own(patience.step(self.env, action, self._start.get("seed"), _check_step))
 
     def get_state(self) -> dict[str, Any]:
         """How the episode began, and the actions since."""
@@ -105,6 +121,12 @@ class EpisodeRecord(gym.Wrapper):
         self.reset(seed=start.get("seed"))
         for action in state["actions"]:
             self.step(action)
+
+
+def _own(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a reset or a step returned, with a copy of the observation."""
+    observation, *others = result
+    return owned(observation), *others
 
 
 def _check_reset(result: Any, env: gym.Env) -> None:

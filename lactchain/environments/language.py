@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.environments import patience
-from lactchain.environments.checks import check_observation, check_reset, check_step
+from lactchain.environments.checks import check_observation, check_reset, check_step, owned
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.held_back import HeldBack
 from lactchain.environments.registry import find_env
@@ -121,6 +121,7 @@ class LanguageEnv(gym.Env[str, str]):
             view,
             template=view.template if template is None else template,
             action_names=tuple(action_names or view.action_names),
+            **view.apart(),
         )
         self.view.check(env)
         try:
@@ -305,7 +306,7 @@ class LanguageEnv(gym.Env[str, str]):
         info["success"] = bool(solved)
         reward = sum(info["rewards"])
         if self.view.reads:
-            info |= {name: env_info[name] for name in _TOLD_BY_READERS if name in env_info}
+            info |= {name: owned(env_info[name]) for name in _TOLD_BY_READERS if name in env_info}
         return reward, bool(terminated), bool(truncated), info
 
     def _check_reader(self, reads: ChainGrammar, charge: float) -> None:
