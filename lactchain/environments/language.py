@@ -23,7 +23,7 @@ from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.held_back import HeldBack
 from lactchain.environments.registry import find_env
 from lactchain.environments.views import State, TextView, shipped_view
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import ChainGrammar
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
@@ -349,7 +349,14 @@ class LanguageEnv(gym.Env[str, str]):
             raise ConfigError(f"{self.env}: expected a view with `set_state`, and it has none")
         if seed is not None:
             self.env.reset(seed=seed)
-        return self.view.set_state(self.env, state)
+        result = self.view.set_state(self.env, state)
+        reached = self._state() or state
+        if elsewhere := [n for n in state if n in reached and reached[n] != state[n]]:
+            raise EnvironmentFault(
+                f"{self.env} cannot be put back where it was: its {elsewhere[0]} is"
+                f" {reached[elsewhere[0]]}, and set_state was given {state}; let it set all of it"
+            )
+        return result
 
 
 def _none_played() -> dict[str, list[Any]]:
