@@ -298,7 +298,7 @@ def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> lis
         results.append(
             EpisodeResult(
                 state=state,
-                success=bool(trajectory.infos[-1]["success"]),
+                success=trajectory.infos[-1]["success"],
                 num_chains=len(trajectory),
                 num_actions=sum(len(info["executed"]) for info in trajectory.infos),
                 shortest=None if distance is None else int(distance),

@@ -72,8 +72,8 @@ class LanguageEnv(gym.Env[str, str]):
     JSON can hold it. For each executed action: `executed` (its name), `rewards`, `bumped` (it left
     the state as it was), `positions` (where it led); empty on reset. For the completion:
     `invalid_action`, `invalid_reason` (None, or a reason code of the extractor), `state` (None if
-    the view cannot read it), `success` (the episode has terminated and ended well). Only where it
-    applies: `unheard`, True: the text was no chain, and neither the world nor `invalid_penalty` has
+    the view cannot read it), `success` (the episode has terminated and ended well; None if the view
+    does not say what that is). Only where it applies: `unheard`, True: the text was no chain, and neither the world nor `invalid_penalty` has
     a rule for it; `num_left_out`: observations and completions of the history that found no room;
     `remembered`: with a history, the observations and completions that it holds.
 
@@ -302,8 +302,8 @@ class LanguageEnv(gym.Env[str, str]):
                 break
         patience.checked(observation, self.env, self._seed, action, check_observation)
         self._last = observation, env_info
-        solved = terminated and (self.view.success is None or self.view.success(self.env))
-        info["success"] = bool(solved)
+        if self.view.success is not None:
+            info["success"] = bool(terminated and self.view.success(self.env))
         reward = sum(info["rewards"])
         if self.view.reads:
             info |= {name: owned(env_info[name]) for name in _TOLD_BY_READERS if name in env_info}
@@ -339,7 +339,8 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _info(self) -> dict[str, Any]:
         legal = {"invalid_action": False, "invalid_reason": None}
-        return _none_played() | legal | {"state": self._state(), "success": False}
+        success = None if self.view.success is None else False
+        return _none_played() | legal | {"state": self._state(), "success": success}
 
     def _state(self) -> State | None:
         return None if self.view.get_state is None else self.view.get_state(self.env)

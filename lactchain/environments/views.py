@@ -27,6 +27,11 @@ def reset_into(env: gym.Env, state: State) -> tuple[Any, dict[str, Any]]:
     return env.reset(options={"state": state})
 
 
+def every_ending(env: gym.Env) -> bool:
+    """`TextView.success` of worlds that end in one way, and that well."""
+    return True
+
+
 class Outcome(NamedTuple):
     """What may come of an action.
 
@@ -64,7 +69,8 @@ class TextView:
             state that the environment is in: for worlds that throw dice and have no model, or hide
             what an observer can only guess, as a card that may be any of those not seen.
         position: where the agent is, x and y first.
-        success: whether an episode that has terminated ended well; None: always.
+        success: whether an episode that has terminated ended well, such as `every_ending`; None:
+            nobody says, and so there are no figures of success.
         bump_feedback: said when some action of the chain left the state as it was.
         spelling: brings what was said into the words of `action_names`, where a world is lenient
             (extractor `utterance`).

@@ -21,6 +21,7 @@ from lactchain.config.settings import (
 )
 from lactchain.data import alarms
 from lactchain.data.episodes import sampled_states
+from lactchain.data.figures import check_success_known
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.shards import derive_seed
@@ -86,8 +87,10 @@ class Rounds:
             self._build_tiny_models()
         with full_keys("critic"):
             check_critic(replace(config.critic.config, model=self.encoder))
-        view = make_language_env(config.environment).view
-        self._lists_outcomes = view.outcomes is not None
+        env = make_language_env(config.environment)
+        check_success_known(env, config.target or (), "target")
+        check_success_known(env, ["success_rate"] * (self.selection is not None), "selection")
+        self._lists_outcomes = env.view.outcomes is not None
 
     def warm_start(self) -> None:
         """Clones scripted behaviour: an adapter where one is to be trained, else all weights."""

@@ -295,6 +295,11 @@ def chosen_episodes(
     Raises:
         DataError: no episode is left.
     """
+    if only_successes and any(t.infos[-1].get("success") is None for t in trajectories):
+        raise DataError(
+            "trajectories: expected episodes that tell whether they ended well, got some that do"
+            " not; set only_successes to false, or record them with a success"
+        )
     kept = [t for t in trajectories if not only_successes or t.infos[-1].get("success")]
     if not kept:
         raise DataError(

@@ -26,6 +26,8 @@ import numpy as np
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, recast
 from lactchain.config.tunable import tunable_values, with_tunables
 from lactchain.data.evaluations import read_episodes
+from lactchain.data.figures import check_success_known
+from lactchain.environments.language import make_language_env
 from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
 from lactchain.models.adapters import ADAPTER_RECORD, merges
 from lactchain.models.loading import load_shape, resolve_dtype
@@ -82,6 +84,8 @@ class LanguageSpecies:
         run: Run,
         stages: Stages,
     ) -> None:
+        env = make_language_env(config.train.environment)
+        check_success_known(env, [config.fitness], "fitness")
         self.config, self.settings, self.stages = config, settings, stages
         actor = config.train.actor
         dtype = resolve_dtype(actor, load_shape(resolve_weights(actor.model)))

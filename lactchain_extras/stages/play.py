@@ -98,8 +98,8 @@ def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
         console.print(plain(f"completion {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
         over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
     show_state(env, observation)
-    ending = "reached" if info["success"] else "did not reach"
+    endings = {True: "reached the goal", False: "did not reach the goal", None: "came to the end"}
     said = f"{num_chains} completion{'' if num_chains == 1 else 's'}"
-    verdict = f"{policy.name} {ending} the goal: {said}, return {total:+.3g}"
+    verdict = f"{policy.name} {endings[info['success']]}: {said}, return {total:+.3g}"
     console.print(plain(verdict), soft_wrap=True)
     return total
