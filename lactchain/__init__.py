@@ -38,7 +38,6 @@ _MODULES = {
     "stages.make_preferences": "make_preferences",
     "trainers.critic": "CriticTrainer",
     "trainers.simpo": "SimPOTrainer",
-    "inspection.notebook": "frames",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
@@ -46,6 +45,8 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version(__name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -13,6 +13,7 @@ LactChain asks for these, and goes on without those that are not there:
   `token_values(run, model, template, trajectories)` what a value model makes of some episodes;
 - `engines` is a module of servers that generate in the place of this process;
 - `explore(run)` shows a run folder in a notebook;
+- `frames(run)` is what that shows, as pandas data frames;
 - `memory(config, batches)` prints what the batches of a stage take, in a dry run;
 - `datasets` and `minari` are modules that read and write episodes in these formats;
 - `films` is a module that makes moving pictures of episodes;

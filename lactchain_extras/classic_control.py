@@ -39,6 +39,8 @@ class ClassicControlVectorEnv(VectorEnv):
     def __init__(self, num_envs: int = 1, max_episode_steps: int | None = None) -> None:
         single = self.single_env()
         self.num_envs = num_envs
+        if not (max_episode_steps is None or isinstance(max_episode_steps, int)):
+            raise TypeError(f"expected a number of steps, got {max_episode_steps!r}")
         self.max_steps = max_episode_steps or self.time_limit
         self.single_observation_space = single.observation_space
         self.single_action_space = single.action_space

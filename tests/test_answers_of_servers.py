@@ -37,6 +37,7 @@ WRONG = {
     "another text": ({"text": "something else"}, "the completion's text"),
     "half a letter": ({"text": "\ud800"}, COMPLETION),
     "a text of numbers": ({"text": [1]}, COMPLETION),
+    "more than asked for": (told_of([5] * 10_001, [0.0] * 10_001), "the number of tokens"),
     "too few numbers": (told_of(logprobs=[-1.0]), "a log-probability for each token"),
     "no end": (told_of([5], [-1.0]), "the end of the"),
     "tokens that are letters": (told_of(["a"], [0.0]), COMPLETION),

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from lactchain.errors import ConfigError, DataError
 from lactchain.storage import manifests
@@ -253,3 +255,12 @@ def test_a_damaged_checkpoint_is_set_aside_where_its_step_is_written_anew(tmp_pa
     (make_checkpoint(tmp_path, 20) / "manifest.json").unlink()
     clear_place(path)  # a crash left it, nobody can use it
     assert {path.name for path in tmp_path.iterdir()} == names
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o700])
+def test_who_may_look_into_a_folder_may_read_its_weights(tmp_path, mode):
+    """Safetensors leaves its files to their owner alone, whatever the umask says."""
+    save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
+    tmp_path.chmod(mode)
+    write_manifest(tmp_path, {})
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == mode & 0o666

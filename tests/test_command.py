@@ -12,6 +12,7 @@ import yaml
 from run_folders import write_text_run
 from script_setups import config_class
 
+import lactchain
 from lactchain import command
 from lactchain.config import shipped
 from lactchain.config.parsing import parse, to_dict
@@ -87,4 +88,5 @@ def test_a_run_is_reported_by_its_folder_alone(tmp_path):
 def test_it_says_where_the_configurations_are():
     folder = Path(run("configs").stdout.removesuffix("\n"))
     assert (folder / "accelerate/cpu_2_processes.yaml").is_file()
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run("--version").stdout)
+    assert run("--version").stdout == f"{lactchain.__version__}\n"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", lactchain.__version__)

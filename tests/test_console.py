@@ -120,6 +120,18 @@ def test_a_pipe_gets_no_live_line_and_no_control_character(force_color, monkeypa
     assert piped.getvalue() == "in between\n"
 
 
+def test_a_pipe_gets_a_line_each_minute(clock, monkeypatch):
+    piped = io.StringIO()
+    monkeypatch.setattr(progress, "console", Console(file=piped, highlight=False))
+    with under_way("round", 2, most=True), under_way("training", 300) as step:
+        for clock.now in range(1, 151):
+            step.at(clock.now)
+    assert piped.getvalue().splitlines() == [
+        "round 1/2 · training 60/300 · at most 9 min left",
+        "round 1/2 · training 120/300 · at most 8 min left",
+    ]
+
+
 def test_a_growing_table_is_a_line_for_each_row(capsys):
     table = GrowingTable()
     table.add({"round": 0, "success": 0.51349, "alarms": ""})

@@ -9,9 +9,9 @@ from explorer_runs import NONSENSE, GridRun
 from run_folders import HOSTILE, write_text_run, write_wordle_run
 
 from lactchain.data.trajectories import read_trajectories, write_trajectories
-from lactchain.inspection.contents import contents
 from lactchain.inspection.run_view import open_run
 from lactchain.storage.manifests import write_with_manifest
+from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import write_report
 
 SCREENS = ("summary", "states", "episodes", "pairs", "critic", "curves", "run")

@@ -42,7 +42,11 @@ from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
 from lactchain.config.settings import RunConfig  # noqa: E402
 from lactchain.runs.run import Run  # noqa: E402
 from lactchain.storage.files import read_json_lines  # noqa: E402
-from lactchain.storage.manifests import write_manifest, write_with_manifest  # noqa: E402
+from lactchain.storage.manifests import (  # noqa: E402
+    manifest_beside,
+    write_manifest,
+    write_with_manifest,
+)
 
 SHORT = {
     "kills": ("search_random", 2), "signals": ("train_dqn", 1), "damage": ("search_random", 3),
@@ -139,8 +143,8 @@ OLD_LAST = ["-checkpoints/checkpoint-4/manifest.json", "-checkpoints/state after
     (lambda run_dir: write_manifest(run_dir / LAST, {"step": 5}), [f"{LAST}/manifest.json"]),
     (with_text(f"{FIRST}/state.json", "{}"), [f"+{FIRST}/manifest.json"]),
     (lambda run_dir: [later(run_dir, step, 9) for step in (1, 3)], ["+checkpoints/too many"]),
-    (with_text("00000-of-00001.manifest", "{}"), ["00000-of-00001.manifest"]),
-    (with_text("metrics.jsonl", '{"step": 2}\n' * 2), ["metrics.jsonl", "summary.manifest"]),
+    (with_text("_00000-of-00001.manifest", "{}"), ["_00000-of-00001.manifest"]),
+    (with_text("metrics.jsonl", '{"step": 2}\n' * 2), ["_summary.manifest", "metrics.jsonl"]),
     (with_text(".x.tmp", ""), ["+.x.tmp"]),
     (later, sorted(NEW_LAST + OLD_LAST)),
 ])  # fmt: skip
@@ -238,7 +242,7 @@ def shard_anew(run_dir, rows=1):
 
 def shard_deleted(run_dir):
     (run_dir / SHARD).unlink()
-    (run_dir / SHARD).with_suffix(".manifest").unlink()
+    manifest_beside(run_dir / SHARD).unlink()
 
 
 @pytest.mark.parametrize("deed, says, ending", [
@@ -330,13 +334,13 @@ def test_a_damaged_file_that_is_read_in_silence_is_found(name, ending, tmp_path,
 
 @pytest.mark.parametrize("file, place, forgiven", [
     ("a/b/model.bin", "a/manifest.json", True),  # a manifest above it
-    ("rows.parquet", "rows.manifest", True),  # and the one beside it
+    ("rows.parquet", "_rows.manifest", True),  # and the one beside it
     ("rows.parquet", "+.rows.parquet.tmp", True),
     ("rows.parquet", "metrics.jsonl", False),
     ("c/checkpoint-4/rng.pt", "c/state after step 4", True),
     ("c/checkpoint-2/rng.pt", "c/state after step 4", False),
     ("../actor/model.bin", "environment.json", True),  # what a run has read
-    ("environment.json", "rows.manifest", True),  # it names the run
+    ("environment.json", "_rows.manifest", True),  # it names the run
     ("environment.json", "stage/critic/manifest.json", False),  # of a run of its own
 ])  # fmt: skip
 def test_damage_is_forgiven_at_the_places_of_the_file_itself(file, place, forgiven, tmp_path):

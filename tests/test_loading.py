@@ -136,7 +136,8 @@ def command(message):
         ("/no/such/tiny-folder", None),
     ],
 )
-def test_missing_weights_name_the_command_that_makes_just_them(model, made):
+def test_missing_weights_name_the_command_that_makes_just_them(model, made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where no weights were prepared
     message = refused(model, f"{model}: no such folder")
     if made is None:
         assert "correct its name or copy it here whole" in message

@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 from pages import BY_PATH
 from run_folders import write_text_run
 
-from lactchain.inspection.notebook import frames, open_run
+from lactchain.inspection.run_view import open_run
 from lactchain_extras.explorer.notebook import explore
 
 
@@ -56,7 +56,7 @@ def test_the_notebook_answers_its_four_questions(root, tmp_path, monkeypatch):
 
 def test_frames_are_the_tables_of_the_page(tmp_path):
     run = GridRun(tmp_path / "run")
-    tables = frames(run.directory)
+    tables = open_run(run.directory).frames()
     assert len(tables["answers"]) == 3 * len(run.states)
     last = tables["answers"][tables["answers"]["round"] == 2]
     assert last["value"].to_numpy() == pytest.approx(run.values[2])

@@ -134,7 +134,7 @@ def test_a_pipeline_asks_its_pairs_what_the_critic_s_episodes_were_asked(tmp_pat
     config = config_of("run_pipeline", tmp_path, tmp_path / "run", environment=short, num_rounds=1)
     few = replace(config.evaluation, num_samples=10)
     summary = run_here("run_pipeline", replace(config, evaluation=few))
-    assert summary["num_pairs"] > 0 and summary["critic_r2"] is None
+    assert summary["num_pairs"] > 0 and summary["round_1/critic_r2"] is None
     episodes = read_trajectories(tmp_path / "run/round_1/critic/trajectories")
     asked = {text for episode in episodes for text in episode.observations[:-1]}
     prompts = {pair.prompt for pair in read_pairs(tmp_path / "run/round_1/simpo/pairs")}

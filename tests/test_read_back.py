@@ -39,7 +39,13 @@ from lactchain.storage.files import (
     read_versioned_json,
     seal,
 )
-from lactchain.storage.manifests import RUN_FILE, read_run_file, write_manifest, write_run_file
+from lactchain.storage.manifests import (
+    RUN_FILE,
+    manifest_beside,
+    read_run_file,
+    write_manifest,
+    write_run_file,
+)
 from lactchain_extras.explorer.report import write_report
 
 VALUES = StateValues(({"x": 1}, {"x": 2}), (0.5, -0.25), (0.5, 0.0), 0.9)
@@ -70,7 +76,7 @@ def test_no_change_of_what_an_evaluation_left_goes_unnoticed(name, tmp_path):
         with pytest.raises(DataError, match=f"{name}: damaged; remove it and the summary.json"):
             read(path)
     path.write_bytes(content)
-    path.with_suffix(".manifest").unlink()  # outside of runs nobody asks for it
+    manifest_beside(path).unlink()  # outside of runs nobody asks for it
     assert read(path) == written
 
 
@@ -80,7 +86,7 @@ def test_what_another_runs_evaluation_left_is_refused(name, tmp_path):
     one, other = (run_folder(tmp_path / run_id, run_id) for run_id in ("one", "other"))
     for folder in (one, other):
         write(folder / name)
-    for path in other.glob(f"{Path(name).stem}.*"):
+    for path in other.glob(f"*{Path(name).stem}.*"):
         shutil.copy(path, one)
     with pytest.raises(DataError, match="was written elsewhere .run_id: expected 'one'"):
         read(one / name)

@@ -15,6 +15,8 @@ import lactchain.environments  # noqa: F401  registers
 from lactchain.baselines.member_envs import make_numeric_env, spaces_of
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.vector import make_vector_env
+from lactchain.environments.language import language_env
+from lactchain.errors import ConfigError
 
 IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("lactchain/"))
 # Stable-Baselines3 knows no text observations.
@@ -115,3 +117,16 @@ def test_observations_of_the_batch_are_not_reused():
     for _ in range(70):
         envs.step(np.zeros(64, dtype=np.int64))
     assert (first == kept).all()
+
+
+@pytest.mark.parametrize("make", [
+    lambda kwargs: make_numeric_env("CartPole-v1", 1, **kwargs),
+    lambda kwargs: make_numeric_env("Acrobot-v1", 2, **kwargs),
+    lambda kwargs: language_env("lactchain/GridWorld-v0", kwargs),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["token", "id", "num_envs", "self", "api_key"])
+def test_arguments_that_a_world_does_not_take_are_named_without_their_values(make, name):
+    said = rf"environment\.kwargs: .* does not take {name}: "
+    with pytest.raises(ConfigError, match=said) as told:
+        make({name: "s3cret"})
+    assert "s3cret" not in str(told.value)

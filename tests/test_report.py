@@ -25,16 +25,16 @@ from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection import rollout_tables
-from lactchain.inspection.answer_tables import Ways
-from lactchain.inspection.contents import contents
 from lactchain.inspection.run_view import open_run
-from lactchain.inspection.worth import Worth
 from lactchain.runs.reporting import LivePage, write_page
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
+from lactchain_extras.explorer import rollout_tables
+from lactchain_extras.explorer.answer_tables import Ways
+from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import render, write_report
 from lactchain_extras.explorer.summary import summarise
+from lactchain_extras.explorer.worth import Worth
 from lactchain_extras.films import film_run
 
 SHOWN = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
@@ -162,6 +162,22 @@ def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(r
     assert set(played["optimal"]) == {None}
 
 
+@pytest.mark.parametrize("name", ["answers.parquet", "candidates.parquet", "manifest.json"])
+@pytest.mark.parametrize("content", [None, b"", b"PAR1"])
+def test_a_record_that_is_damaged_is_named_where_it_is_missing(
+    run, tmp_path, caplog, name, content
+):
+    folder = shutil.copytree(run.directory, tmp_path / "run")
+    file = folder / "round_1/inspection" / name
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    page = page_of(folder)
+    assert "round_1/inspection is damaged or not whole, not shown" in " ".join(page.texts)
+    assert "not shown: round_1/inspection" in caplog.text
+    assert set(page.table("answers")["round"]) == {0, 2}
+
+
 def test_pairs_are_whole_with_their_ways(run, page):
     pairs = page.table("pairs")
     held = [p for stage in open_run(run.directory).stages.values() for p in stage.pairs]
@@ -226,17 +242,15 @@ def test_runs_of_all_kinds_stand_side_by_side(run, tmp_path):
     assert set(page.table("curves")["run"]) == {0, 1, 2, 3}
 
 
-def test_figures_of_the_first_round_say_so_and_only_plain_ones_are_shown(tmp_path):
+def test_only_plain_figures_are_shown(tmp_path):
     config = {"environment": {"id": "lactchain/GridWorld-v0", "kwargs": {}}}
-    figures = {"critic_r2": 0.25, "num_pairs": 12345, "alarms": {}}
+    figures = {"round_1/critic_r2": 0.25, "num_pairs": 12345, "alarms": {}}
     write_run(tmp_path / "pipeline", config, 2, figures | {"rounds": [{"round": 0}]})
-    write_run(tmp_path / "critic", config, 2, figures)
     page = page_of(tmp_path / "pipeline")
-    place = page.texts.index("critic_r2, round 1")
-    assert page.texts[place : place + 4] == ["critic_r2, round 1", "0.25", "num_pairs", "12,345"]
+    place = page.texts.index("round_1/critic_r2")
+    assert page.texts[place : place + 4] == ["round_1/critic_r2", "0.25", "num_pairs", "12,345"]
     assert not {"alarms", "rounds"} & set(page.texts)
-    assert json.loads(page.table("stages")["summary"][0])["critic_r2, round 1"] == 0.25
-    assert "critic_r2" in page_of(tmp_path / "critic").texts
+    assert json.loads(page.table("stages")["summary"][0])["round_1/critic_r2"] == 0.25
 
 
 def test_hostile_text_anywhere_does_not_leave_its_place(tmp_path):

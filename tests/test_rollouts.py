@@ -26,6 +26,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, EnvironmentFault, Interrupted, ServerError
 from lactchain.models.actor import LanguageActor
+from lactchain.storage.manifests import manifest_beside
 from lactchain.types import Action
 
 FOUR = EnvironmentConfig(template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
@@ -189,7 +190,7 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
     assert len(paths) == 5
     content = paths[1].read_bytes()
     paths[1].write_bytes(content[:-9] + bytes([content[-9] ^ 4]) + content[-8:])
-    paths[2].with_suffix(".manifest").write_text("{")
+    manifest_beside(paths[2]).write_text("{")
     paths[3].unlink()
     kept = {path: path.stat().st_mtime_ns for path in (paths[0], paths[4])}
     rollouts = Rollouts(GRID)
@@ -197,7 +198,7 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
     assert second == first
     assert kept == {path: path.stat().st_mtime_ns for path in kept}
     assert f"{paths[1]}: is made again" in caplog.text
-    assert f"{paths[2]}: is made again ({paths[2].with_suffix('.manifest')}" in caplog.text
+    assert f"{paths[2]}: is made again ({manifest_beside(paths[2])}" in caplog.text
     assert tally_again["num_chains"] == tally["num_chains"] == sum(map(len, first))
     assert rollouts.tally["num_chains"] == sum(map(len, first[8:32]))
 
@@ -322,7 +323,7 @@ def test_samples_are_kept_in_files_that_a_killed_run_goes_on_with(tmp_path):
     files = sorted(tmp_path.glob("*.parquet"))
     assert kept == alone and len(files) == 2  # of 28 each at most
     files[0].unlink()
-    files[1].with_suffix(".manifest").unlink()
+    manifest_beside(files[1]).unlink()
     assert sample_completions(policy, rollouts, 50, 0, tmp_path) == alone
     assert all(sample.state in rollouts.env.view_states() for sample in alone)
 

@@ -61,11 +61,11 @@ def test_a_run_that_goes_on_or_is_finished_says_so(run_dir, caplog):
 def test_a_summary_that_nothing_vouches_for_does_not_end_a_run(run_dir):
     """As after a kill between the two: it would be believed with any bit flipped."""
     leave_something(run_dir)
-    (run_dir / "summary.manifest").mkdir()  # its manifest cannot be written
-    with Run.open(run_dir, CONFIG) as run, pytest.raises(DiskError, match="summary.manifest"):
+    (run_dir / "_summary.manifest").mkdir()  # its manifest cannot be written
+    with Run.open(run_dir, CONFIG) as run, pytest.raises(DiskError, match="_summary.manifest"):
         run.finish({})
     assert not run.finished
-    (run_dir / "summary.manifest").rmdir()
+    (run_dir / "_summary.manifest").rmdir()
     Run.open(run_dir, CONFIG).finish({"loss": 1.0})
     assert run.finished and run.summary == {"loss": 1.0}
 

@@ -82,7 +82,7 @@ def test_a_summary_that_was_changed_or_came_from_another_run_is_refused(run_dir,
     for folder, config in ((run_dir, Config()), (tmp_path / "other", other)):
         with Run.open(folder, config) as run:
             run.finish({"success_rate": 0.5})
-    path, manifest = run_dir / "summary.json", run_dir / "summary.manifest"
+    path, manifest = run_dir / "summary.json", run_dir / "_summary.manifest"
     with Run.open(run_dir, Config()) as run:
         assert run.summary == {"success_rate": 0.5}
         path.write_text(path.read_text().replace("0.5", "0.9"))

@@ -26,6 +26,7 @@ from script_setups import (
     run_here,
 )
 
+from lactchain.baselines.settings import TrainDQNConfig, TrainPPOConfig
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
@@ -33,6 +34,7 @@ from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.runs import process
 from lactchain.runs.console import console
 from lactchain.runs.run import read_metrics
+from lactchain.stages import train_agent
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.stages.play import PlayConfig
 
@@ -159,6 +161,14 @@ def test_a_dry_run_of_a_player_asks_for_nothing(monkeypatch, capsys):
     monkeypatch.setattr(process, "_dry_run", True)
     assert play(monkeypatch, [], PlayConfig(GRID)) == {}
     assert "no language model is loaded" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("agent", [TrainDQNConfig, TrainPPOConfig])
+def test_a_dry_run_of_an_agent_trains_nothing(agent, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(process, "_dry_run", True)
+    assert train_agent.main(agent(RunConfig(str(tmp_path / "run")))) == {}
+    assert "no language model is loaded" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
 
 
 def test_you_are_the_policy_until_you_leave(monkeypatch, capsys):

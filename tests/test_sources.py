@@ -19,6 +19,7 @@ from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.stages.train_mc import TrainMCConfig
+from lactchain.storage.manifests import manifest_beside
 from lactchain.types import Action, PreferencePair
 
 PAIRS = [
@@ -92,16 +93,17 @@ def test_a_lost_file_or_manifest_of_ours_is_missed(tmp_path):
             write_trajectories(run.path(f"trajectories/{number:05d}-of-00003.parquet"), episodes())
     folder = run.directory / "trajectories"
     shutil.copytree(folder, tmp_path / "copy")
-    lost = folder / "00001-of-00003"
+    lost = folder / "00001-of-00003.parquet"
     for places in (folder, run.directory):
         assert len(open_trajectories(places)) == 3 * len(episodes())
-        for suffix in (".manifest", ".parquet"):
-            content = lost.with_suffix(suffix).read_bytes()
-            lost.with_suffix(suffix).unlink()
+        for file in (manifest_beside(lost), lost):
+            content = file.read_bytes()
+            file.unlink()
             with pytest.raises(DataError, match="00001-of-00003"):
                 open_trajectories(places)
-            lost.with_suffix(suffix).write_bytes(content)
-    (tmp_path / "copy/00001-of-00003.manifest").unlink()  # outside of runs, beside others
+            file.write_bytes(content)
+    assert pq.read_table(tmp_path / "copy").num_rows == 3 * len(episodes())  # as pandas reads it
+    (tmp_path / "copy/_00001-of-00003.manifest").unlink()  # outside of runs, beside others
     with pytest.raises(DataError, match="00001-of-00003"):
         open_trajectories(tmp_path / "copy")
     for manifest in (tmp_path / "copy").glob("*.manifest"):

@@ -122,7 +122,7 @@ def test_every_flipped_bit_and_every_cut_is_detected(tmp_path):
     path, draw = tmp_path / "some.parquet", random.Random(0)
     episodes = [episode(seed=seed) for seed in range(10)]
     write_trajectories(path, episodes)
-    for file in (path, tmp_path / "some.manifest"):
+    for file in (path, tmp_path / "_some.manifest"):
         content = file.read_bytes()
         damaged = [content[:length] for length in draw.sample(range(len(content)), 50)]
         for bit in draw.sample(range(8 * len(content)), 150):
@@ -139,7 +139,8 @@ def test_every_flipped_bit_and_every_cut_is_detected(tmp_path):
 
 def test_shards_that_changed_places_or_came_from_another_run_are_refused(tmp_path):
     """With their manifests or without them; a folder that is moved as a whole is as good as new."""
-    names = [f"0000{n}-of-00002.{kind}" for n in (0, 1) for kind in ("manifest", "parquet")]
+    forms = ("_0000{}-of-00002.manifest", "0000{}-of-00002.parquet")
+    names = [form.format(n) for n in (0, 1) for form in forms]
     mine, other = tmp_path / "mine", tmp_path / "other"
     for run in (mine, other):
         (run / "trajectories").mkdir(parents=True)

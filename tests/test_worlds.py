@@ -13,11 +13,11 @@ from script_setups import config_of, run_here
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.trajectories import read_trajectories
-from lactchain.inspection.contents import contents
 from lactchain.inspection.pictures import Mark
 from lactchain.inspection.run_view import open_run
 from lactchain.saved import load_critic, load_policy
 from lactchain.storage.manifests import read_run_file, write_run_file
+from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import write_report
 from lactchain_extras.stages.make_offline_data import RecordingConfig
 
@@ -74,7 +74,7 @@ def pipeline(tmp_path_factory):
 
 def test_a_new_world_has_exact_values_and_shortest_paths(pipeline):
     summary, run = pipeline
-    assert summary["critic_r2"] is not None
+    assert summary["round_1/critic_r2"] is not None
     values = read_values(run / "values.json")
     assert len(values.states) == len(values.exact) == 8
     with_key = [v for s, v in zip(values.states, values.exact, strict=True) if s["key"]]

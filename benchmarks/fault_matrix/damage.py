@@ -157,7 +157,7 @@ def is_of(file: Path, place: str, run_dir: Path) -> bool:
     if not file.is_relative_to(run_dir):
         return place.endswith(RUN_FILE)
     folder, found = place.lstrip("+-").partition(STATE)[0], run_dir / place.lstrip("+-")
-    is_beside = found in (manifest_beside(file), file.with_name("summary.manifest"))
+    is_beside = found in (manifest_beside(file), file.with_name("_summary.manifest"))
     is_above = file.is_relative_to(found.parent) and found.name == MANIFEST
     vouches = _is_manifest(found) and (is_beside or is_above)
     if found.is_relative_to(file) or found == file.with_name(f".{file.name}.tmp") or vouches:

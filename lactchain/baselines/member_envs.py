@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
@@ -21,7 +22,7 @@ from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.vector import ResumableLoop, make_vector_env
 from lactchain.environments.checks import owned
-from lactchain.environments.registry import find_env
+from lactchain.environments.registry import find_env, not_taken
 from lactchain.errors import ConfigError, NonFiniteError
 
 
@@ -148,17 +149,23 @@ class MemberEnvs:
             self._lengths[ended] = 0
 
 
-def make_numeric_env(id: str, num_envs: int, **kwargs: Any) -> VectorEnv:
+def make_numeric_env(id: str, num_envs: int, /, **kwargs: Any) -> VectorEnv:
     """Copies of an environment for agents: resumable, continuous actions within [-1, 1].
 
     Raises:
-        ConfigError: there is no such environment, or the actions have no bounds.
+        ConfigError: there is no such environment, it does not take these arguments, or the actions
+            have no bounds.
     """
     find_env(id)
-    envs = make_vector_env(id, num_envs, **kwargs)
-    if not hasattr(envs.unwrapped, "get_state"):
-        envs.close()
-        envs = ResumableLoop(id, num_envs, **kwargs)
+    try:
+        envs = make_vector_env(id, num_envs, **kwargs)
+        if not hasattr(envs.unwrapped, "get_state"):
+            envs.close()
+            envs = ResumableLoop(id, num_envs, **kwargs)
+    except (gym.error.Error, AssertionError, TypeError, ValueError) as error:
+        if not kwargs:
+            raise
+        raise not_taken(id, kwargs, error) from error
     space = envs.single_action_space
     if not isinstance(space, spaces.Box):
         return envs

@@ -19,6 +19,7 @@ from lactchain.errors import EnvironmentFault
 def make_vector_env(
     id: str,
     num_envs: int,
+    /,
     vectorization_mode: Literal["vector_entry_point", "sync", "async"] | None = None,
     **kwargs: Any,
 ) -> VectorEnv:

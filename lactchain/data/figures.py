@@ -155,10 +155,9 @@ def movement_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def endless_rate(trajectories: Sequence[Trajectory], max_chain_length: int) -> float:
-    """Share of the episodes that failed (without a word on success: that were cut) though every
-    chain was as long as it may be.
+    """Share of the episodes that failed though every chain was as long as it may be.
 
-    0 where chains have a single action.
+    Without a word on success those that were cut have failed. 0 where chains have a single action.
     """
     if max_chain_length == 1:
         return 0.0

@@ -117,7 +117,7 @@ def _episode(row: Row, name: str, number: int) -> Trajectory:
             observations=observations,
             actions=tuple(map(Action, completions)),
             rewards=rewards,
-            infos=plain_infos(completions, rewards, success)),
+            infos=plain_infos(completions, rewards, success),
             terminated=terminated,
             truncated=not terminated,
         )

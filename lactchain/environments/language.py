@@ -21,7 +21,7 @@ from lactchain.environments import patience
 from lactchain.environments.checks import check_observation, check_reset, check_step, owned
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.held_back import HeldBack
-from lactchain.environments.registry import find_env
+from lactchain.environments.registry import find_env, not_taken
 from lactchain.environments.views import State, TextView, shipped_view
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import ChainGrammar
@@ -73,9 +73,10 @@ class LanguageEnv(gym.Env[str, str]):
     the state as it was), `positions` (where it led); empty on reset. For the completion:
     `invalid_action`, `invalid_reason` (None, or a reason code of the extractor), `state` (None if
     the view cannot read it), `success` (the episode has terminated and ended well; None if the view
-    does not say what that is). Only where it applies: `unheard`, True: the text was no chain, and neither the world nor `invalid_penalty` has
-    a rule for it; `num_left_out`: observations and completions of the history that found no room;
-    `remembered`: with a history, the observations and completions that it holds.
+    does not say what that is). Only where it applies: `unheard`, True: the text was no chain, and
+    neither the world nor `invalid_penalty` has a rule for it; `num_left_out`: observations and
+    completions of the history that found no room; `remembered`: with a history, the observations
+    and completions that it holds.
 
     ## Arguments
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
@@ -375,9 +376,7 @@ def language_env(
     try:
         env = gym.make(find_env(env_id), disable_env_checker=True, **(env_kwargs or {}))
     except (gym.error.Error, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"environment.kwargs: {env_id} does not take {env_kwargs}: {error}"
-        ) from error
+        raise not_taken(env_id, env_kwargs or {}, error) from error
     if isinstance(env.unwrapped, LanguageEnv):
         return LanguageEnv(env.unwrapped.env, env.unwrapped.view, **kwargs)
     return LanguageEnv(env, **kwargs)

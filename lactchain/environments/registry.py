@@ -73,6 +73,13 @@ def not_imported(names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in _named and name not in sys.modules]
 
 
+def not_taken(env_id: str, kwargs: Iterable[str], error: Exception) -> ConfigError:
+    """The error for arguments of an environment: their names alone, since values may be secrets."""
+    reason = str(error).partition(" was raised from the environment creator")[0]
+    names = ", ".join(kwargs) or "an empty set"
+    return ConfigError(f"environment.kwargs: {env_id} does not take {names}: {reason}")
+
+
 def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:
     """The registered environment of an id; of `module:id` the module, which registers it, is read.
 

@@ -44,8 +44,6 @@ from lactchain.types import PreferencePair, Trajectory
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-FIRST_ROUND = ("critic_r2", "critic_rmse", "critic_rho", "rollouts_per_second")
-"""Figures in the summary of a pipeline that its first round has measured."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +101,16 @@ class RunView:
         """What a value model makes of a few episodes' tokens; of a damaged record, None."""
         folder = self.directory / "token_values"
         return read_valued_tokens(folder) if is_inspection(folder) else None
+
+    @cached_property
+    def left_out(self) -> list[str]:
+        """Names of records that are not whole, so that nothing of them is shown."""
+        recorded = [self.directory / "token_values", *self.directory.glob("round_*/inspection")]
+        damaged = sorted(f for f in recorded if f.is_dir() and not is_inspection(f))
+        names = [str(folder.relative_to(self.directory)) for folder in damaged]
+        if names:
+            log.warning("%s: damaged or not whole, not shown: %s", self.name, ", ".join(names))
+        return names
 
     @cached_property
     def episodes(self) -> dict[str, list[EpisodeResult]]:
@@ -207,10 +215,9 @@ class RunView:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The plain figures of the summary; of a pipeline those of its first round say so."""
-        plain = {k: v for k, v in (self.summary or {}).items() if not isinstance(v, Mapping | list)}
-        first = FIRST_ROUND if "rounds" in (self.summary or {}) else ()
-        return {f"{k}, round 1" if k in first else k: value for k, value in plain.items()}
+        """The plain figures of the summary."""
+        summary = self.summary or {}
+        return {k: value for k, value in summary.items() if not isinstance(value, Mapping | list)}
 
     def curves(self) -> dict[str, tuple[list[float], list[float]]]:
         """Each metric that is a number, over its steps: key → (steps, values).
@@ -225,6 +232,10 @@ class RunView:
                     number = float(value) if is_number else math.nan
                     points.setdefault(key, {})[record["step"]] = number
         return {key: (list(curve), list(curve.values())) for key, curve in points.items()}
+
+    def frames(self) -> dict[str, Any]:
+        """The tables that the explorer shows, as pandas data frames by their names."""
+        return plugins.required("frames", "frames")(self)
 
     def _read(self, name: str, read: Callable[[Path], Result]) -> Result | None:
         """What is in a file; None where there is none."""

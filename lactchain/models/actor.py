@@ -27,6 +27,9 @@ from lactchain.types import Action, ChainGrammar, Policy
 POLICY_FILE = "policy.json"
 """Beside the weights of a trained actor: how it is asked, and what it may answer."""
 
+MOST_REMEMBERED = 100_000
+"""So many completions that were read or ranked are kept, for when they come again."""
+
 ELSEWHERE = ("model", "adapter", "lora", "served")
 """Fields of `ActorConfig` that are not stored with trained weights."""
 
@@ -193,6 +196,8 @@ class LanguageActor:
 
     def _best_ranked(self, observations: Sequence[str]) -> list[Action]:
         """The best of all legal completions by their scores; the same for the same state."""
+        if len(self._ranked) > MOST_REMEMBERED:
+            self._ranked.clear()
         new = [text for text in dict.fromkeys(observations) if text not in self._ranked]
         if new:
             self._prompts(new)  # refuses what does not fit
@@ -207,6 +212,8 @@ class LanguageActor:
 
     def _text(self, token_ids: tuple[int, ...]) -> str:
         """What the tokens read as; special tokens inside it show, and so make it illegal."""
+        if len(self._texts) > MOST_REMEMBERED:
+            self._texts.clear()
         if token_ids not in self._texts:
             ended = token_ids[-1:] == (self.tokenizer.eos_token_id,)
             spoken = token_ids[:-1] if ended else token_ids

@@ -21,7 +21,7 @@ from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
 from lactchain.models.weight_files import read_model_json, read_tensors, verify_manifest_if_any
-from lactchain.storage.files import read_versioned_json
+from lactchain.storage.files import make_folder, read_versioned_json, write_json
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +170,8 @@ class EmbeddingCritic(HeadedModel):
     def _write_trunk(self, directory: Path, state: dict[str, torch.Tensor] | None) -> None:
         if not self._is_head_alone:
             super()._write_trunk(directory, state)
+            if not self.adapted:
+                _declare(directory, self.settings, self.base.config.hidden_size)
 
     def _beside_trunk(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {HEAD: state[f"trunk.{HEAD}"]} if self._is_head_alone and state else {}
@@ -319,6 +321,24 @@ def _declared(folder: Path) -> tuple[Path, list[str]]:
     flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value is True]
     named = [stored["pooling_mode"]] if "pooling_mode" in stored else flags
     return file, [str(name).removeprefix("pooling_mode_") for name in named]
+
+
+def _declare(folder: Path, settings: CriticConfig, width: int) -> None:
+    """Says how an encoder reads and pools to sentence-transformers, which else takes the mean."""
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    ways = {"pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
+    pooling = {name: way == settings.pooling for name, way in ways.items()}
+    written = {
+        "modules.json": [
+            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for n, (path, name) in enumerate(modules)
+        ],
+        "sentence_bert_config.json": {"max_seq_length": settings.max_length},
+        "1_Pooling/config.json": {"word_embedding_dimension": width} | pooling,
+    }
+    for name, value in written.items():
+        make_folder((folder / name).parent)
+        write_json(folder / name, value)
 
 
 def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> torch.Tensor:

@@ -43,8 +43,8 @@ def check_weights(path: Path) -> list[Path]:
         try:
             with safe_open(file, framework="pt"):
                 pass
-        except SafetensorError as error:
-            raise DataError(f"{file}: damaged ({error}); {mend(path)}") from error
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{file}: damaged or not readable ({error}); {mend(path)}") from error
     return files
 
 

@@ -1,4 +1,4 @@
-"""What is under way: one live line at the foot of a terminal, and nothing where none looks on.
+"""What is under way: one live line at the foot of a terminal, elsewhere a line each minute.
 
 Whoever works for a while says so by `under_way`, and counts:
 
@@ -24,6 +24,9 @@ from rich.text import Text
 from lactchain.runs.console import console, plain
 
 FRAMES_PER_SECOND = 4
+SECONDS_BETWEEN_LINES = 60.0
+"""How often a log is told, which shows no live line."""
+
 SECONDS_TO_TELL = 3.0
 """How long a step has to be under way before it is said how much longer it takes."""
 
@@ -51,6 +54,7 @@ class Step:
     def at(self, done: float) -> None:
         """So much is done now."""
         self.done, self._last = done, time.monotonic()
+        _tell_log(self._last)
 
     def resumed(self, done: float) -> None:
         """So much was done before, so that it tells nothing of how long the rest takes."""
@@ -81,6 +85,8 @@ class Step:
 
 
 _steps: list[Step] = []
+_told = 0.0
+"""When a log was told last, or the outermost step began."""
 
 
 def nothing_under_way() -> bool:
@@ -91,8 +97,11 @@ def nothing_under_way() -> bool:
 @contextmanager
 def under_way(label: str, total: int | None = None, most: bool = False) -> Iterator[Step]:
     """A step, on the line for as long as the block lasts; see `Step`."""
+    global _told
     step = Step(label, total, most)
-    line = _live_line() if nothing_under_way() else nullcontext()
+    line = nullcontext()
+    if nothing_under_way():
+        line, _told = _live_line(), time.monotonic()
     _steps.append(step)
     try:
         with line:
@@ -106,6 +115,13 @@ def live_line() -> str:
     steps = [step for step in _steps if step.label]
     notes = [step.note for step in steps if step.note]
     return " · ".join([*map(str, steps), *notes, *list(_times(steps))[:1]])
+
+
+def _tell_log(now: float) -> None:
+    global _told
+    if now - _told >= SECONDS_BETWEEN_LINES and _steps and not is_watched():
+        _told = now
+        console.print(plain(live_line()), soft_wrap=True)
 
 
 def _times(steps: Sequence[Step]) -> Iterator[str]:

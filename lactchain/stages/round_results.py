@@ -43,6 +43,9 @@ FIGURES_OF_CHANCE = (
 
 INTERVAL_OF_A_SAMPLE = ("success_rate_low", "success_rate_high")
 
+OF_FIRST_CRITIC = ("critic_r2", "critic_rmse", "critic_rho", "time/chains_per_second")
+"""What is told of the first round's critic: it valued a policy that is then replaced."""
+
 SHOWN = {
     "success": "success_rate",
     "in two": "success_within_2_chains",
@@ -244,14 +247,11 @@ class RoundResults:
             "actions_over_shortest": after.get("actions_over_shortest"),
             **_figures_of_parts(after),
             "invalid_rate_after": after.get("sampled_invalid_rate", after["invalid_rate"]),
-            "critic_r2": first.get("critic_r2"),
-            "critic_rmse": first.get("critic_rmse"),
-            "critic_rho": first.get("critic_rho"),
+            **{f"round_1/{name}": first.get(name) for name in OF_FIRST_CRITIC},
             "num_pairs": sum(stage.get("num_pairs", 0) for stage in stages),
             "num_cloned_chains": sum(stage.get("num_examples", 0) for stage in stages),
             # Actions that were played to learn from; evaluations do not count, for any agent.
             "num_env_steps": sum(stage.get("num_env_steps", 0) for stage in stages),
-            "rollouts_per_second": first.get("time/chains_per_second"),
             # Since the run began or went on; the latter of all processes and their threads.
             "wall_seconds": time.perf_counter() - wall_start,
             "time/cpu_seconds": distributed.total(time.process_time() - cpu_start),

@@ -146,7 +146,8 @@ def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
     verdict = f"round {number} is the best one, no round has met the target"
     if summary["target_met"]:
         verdict = f"round {number} has met the target"
-    figures(f"{config.run.run_dir}: {verdict}", summary)
+    actor = summary["actor"]["adapter"] or summary["actor"]["model"]
+    figures(f"{config.run.run_dir}: {verdict}", summary | {"actor": actor})
     for purpose, line in next_commands(config).items():
         console.print(plain(f"{purpose}:\n  {line}"), soft_wrap=True)
 

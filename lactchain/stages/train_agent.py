@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from lactchain import plugins
 from lactchain.runs.console import figures
+from lactchain.runs.process import is_dry_run
 from lactchain.runs.reporting import write_page
+from lactchain.stages.running import dry_run
 
 if TYPE_CHECKING:
     from lactchain.baselines.settings import TrainAgentConfig
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 def main(config: TrainAgentConfig) -> dict[str, Any]:
     """Trains the agents that the class of the configuration names; returns their figures."""
+    if is_dry_run():
+        return dry_run(config, ())
     from lactchain.baselines.training import train_agent
 
     summary = train_agent(config)

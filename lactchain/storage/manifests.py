@@ -3,7 +3,8 @@
 A folder is whole when its `manifest.json` verifies: the names, sizes and SHA-256 of all its files.
 It is written last, and sealed. Hidden files, such as a file browser's, are no part of it, nor is a
 model card, which people may edit; others that were put there are left alone. A file that is read by
-itself has its manifest beside it: `0-of-3.parquet` has `0-of-3.manifest`.
+itself has its manifest beside it: `0-of-3.parquet` has `_0-of-3.manifest`, which others' readers of
+folders pass over.
 
 Every manifest names the run and the place in the run's folder that it was written at. What was put
 there from elsewhere is refused; outside of runs, folders and files may be moved and renamed. A run
@@ -16,6 +17,7 @@ for what a newer version of the project wrote.
 import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,8 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
     paths = _files(directory)
     with disk_errors(directory):
         for path in paths:
+            with suppress(PermissionError):  # safetensors leaves its files to their owner
+                path.chmod(path.parent.stat().st_mode & 0o666)
             sync_file(path)
         for folder in {path.parent for path in paths} | {directory}:
             sync_folder(folder)
@@ -163,7 +167,7 @@ def verify_if_described(path: str | Path, mend: str) -> None:
 
 def manifest_beside(path: str | Path) -> Path:
     """Where the manifest of a file is that is read by itself."""
-    return Path(path).with_suffix(".manifest")
+    return Path(path).with_name(f"_{Path(path).stem}.manifest")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -1,16 +1,19 @@
-"""The explorer of `report.html` in a frame of a notebook.
+"""The explorer of `report.html` in a notebook: in a frame, and its tables for pandas.
 
 explore("runs/quickstart")
 explore(run, screen="pairs")             # open on another screen
 explore(run, beside=["runs/other"])      # two runs, side by side
+frames("runs/quickstart")["answers"]
 """
 
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lactchain.inspection.run_view import RunView, open_run
+from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import render
 
 FRAME = (
@@ -38,3 +41,21 @@ def explore(
 ) -> Explorer:
     """The explorer of a run, others `beside` it, open on one of `report.SCREENS`."""
     return Explorer(render(open_run(run), [open_run(other) for other in beside], screen), height)
+
+
+def frames(run: RunView | str | Path) -> dict[str, Any]:
+    """The tables of the explorer as pandas data frames, by their names.
+
+    `state`, `start_state` and `end_state` are rows of the frame `states`. Half a surrogate pair,
+    which a frame cannot hold, stands as its number.
+    """
+    import pandas
+
+    return {
+        name: pandas.DataFrame({key: list(map(_as_utf8, values)) for key, values in table.items()})
+        for name, table in contents(open_run(run)).tables.items()
+    }
+
+
+def _as_utf8(value: Any) -> Any:
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

@@ -14,14 +14,14 @@ from markupsafe import Markup
 
 from lactchain.config.parsing import to_yaml
 from lactchain.data.preferences import DROP_REASONS
-from lactchain.inspection.contents import Contents, contents
-from lactchain.inspection.rollout_tables import succeeded
 from lactchain.inspection.run_view import RunView, open_run
-from lactchain.inspection.tables import pack
 from lactchain.storage.files import atomic_write
 from lactchain_extras.explorer import plots
+from lactchain_extras.explorer.contents import Contents, contents
 from lactchain_extras.explorer.markup import assets, environment, static
+from lactchain_extras.explorer.rollout_tables import succeeded
 from lactchain_extras.explorer.summary import RoundFacts, summarise, words
+from lactchain_extras.explorer.tables import pack
 
 # Each with its names in the summaries of pipelines, classic agents and single evaluations.
 COMPARED = {
@@ -76,7 +76,8 @@ def render(
     summary = summarise(view)
     held = contents(view, beside, filter(None, (summary.before, summary.after)))
     commit = view.environment.get("git_commit")
-    facts = view.state, view.environment.get("device"), f"commit {commit}" if commit else None
+    facts = [view.state, view.environment.get("device"), f"commit {commit}" if commit else None]
+    facts += [f"{name} is damaged or not whole, not shown" for name in view.left_out]
     sides = (("before training", summary.before), ("after", summary.after))
     told = _embedded(view, beside, held, screen)
     text = environment.get_template("page.html").render(

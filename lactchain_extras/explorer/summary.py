@@ -9,10 +9,10 @@ from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.figures import by_part, success_figures
 from lactchain.data.intervals import share_interval
-from lactchain.inspection.rollout_tables import succeeded
 from lactchain.inspection.run_view import RunView, round_of
-from lactchain.inspection.worth import key
 from lactchain.types import Trajectory
+from lactchain_extras.explorer.rollout_tables import succeeded
+from lactchain_extras.explorer.worth import key
 
 WORDS = (
     "A prompt tells the model the state of the world; it answers with a chain, one action or "

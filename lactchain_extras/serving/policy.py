@@ -157,8 +157,9 @@ class ServedActor:
         text = self._read(request, reply) if self.dialect.has_tokens else reply.text
         if request.pattern is not None and not re.fullmatch(request.pattern, text):
             raise ServerError(
-                f"{self.dialect.ask}: expected a chain, as was asked for, got {text!r}; start the "
-                "server with structured outputs, and without what rewrites requests"
+                f"{self.dialect.ask}: expected a chain, as was asked for, got "
+                f"{quoted(repr(text), 80)}; start the server with structured outputs, and "
+                "without what rewrites requests"
             )
         return Action(text, reply.token_ids, tuple(map(float, reply.logprobs)), reply.ended)
 
@@ -168,6 +169,7 @@ class ServedActor:
         text = self.tokenizer.decode(ids[:-1] if ends else ids)
         for what, here, there in (
             ("the prompt's tokens", tuple(request.prompt_ids), reply.prompt_ids),
+            ("the number of tokens", min(len(ids), request.max_tokens), len(ids)),
             ("a log-probability for each token", max(1, len(ids)), len(reply.logprobs)),
             ("the end of the completion", request.end, ids[-1] if ends and ids else request.end),
             ("the completion's text", _plain(text), _plain(reply.text)),

@@ -12,11 +12,11 @@ from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.figures import success_figures
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
-from lactchain.inspection.rollout_tables import States, Vocabulary, completion_row
 from lactchain.inspection.run_view import RunView, round_of
-from lactchain.inspection.tables import Row
-from lactchain.inspection.worth import Worth, key
 from lactchain.types import Trajectory
+from lactchain_extras.explorer.rollout_tables import States, Vocabulary, completion_row
+from lactchain_extras.explorer.tables import Row
+from lactchain_extras.explorer.worth import Worth, key
 
 Way = list[list[int]]
 

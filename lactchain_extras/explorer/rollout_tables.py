@@ -14,11 +14,11 @@ from lactchain.data.figures import loops
 from lactchain.environments.views import State
 from lactchain.inspection.pictures import Picture
 from lactchain.inspection.run_view import RunView, round_of
-from lactchain.inspection.tables import Row
-from lactchain.inspection.worth import Worth, key
 from lactchain.storage.files import follow
 from lactchain.storage.manifests import read_run_file
 from lactchain.types import Trajectory
+from lactchain_extras.explorer.tables import Row
+from lactchain_extras.explorer.worth import Worth, key
 
 MAX_BYTES = 20_000_000
 """What the episodes of a page may weigh, as text; of more there is a sample."""

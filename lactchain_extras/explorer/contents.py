@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from lactchain.data.evaluations import StateValues
 from lactchain.data.inspections import Inspection
 from lactchain.data.preferences import DROP_REASONS
-from lactchain.inspection.answer_tables import Ways, played_rows, recorded_rows
-from lactchain.inspection.rollout_tables import (
+from lactchain.inspection.run_view import RunView, round_of
+from lactchain.types import Trajectory
+from lactchain_extras.explorer.answer_tables import Ways, played_rows, recorded_rows
+from lactchain_extras.explorer.rollout_tables import (
     States,
     Vocabulary,
     chosen_episodes,
     episode_row,
     step_rows,
 )
-from lactchain.inspection.run_view import RunView, round_of
-from lactchain.inspection.tables import Columns, Row, as_columns
-from lactchain.inspection.worth import Worth
-from lactchain.types import Trajectory
+from lactchain_extras.explorer.tables import Columns, Row, as_columns
+from lactchain_extras.explorer.worth import Worth
 
 
 @dataclass(frozen=True)
