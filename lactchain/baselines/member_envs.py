@@ -24,6 +24,7 @@ from lactchain.baselines.vector import ResumableLoop, make_vector_env
 from lactchain.environments.checks import owned
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.errors import ConfigError, NonFiniteError
+from lactchain.functional.random_streams import env_seeds
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class MemberEnvs:
         id: a Gymnasium id, whose arguments are in `kwargs`.
         num_members: P.
         num_envs: N, copies of each member.
-        seed: of the first reset; copy i of all starts from seed + i.
+        seed: of the first reset, from which that of each copy is derived.
 
     Attributes:
         observations: (P, N, …), where the next step begins.
@@ -66,8 +67,8 @@ class MemberEnvs:
         self.envs = make_numeric_env(id, num_members * num_envs, **kwargs)
         self.observation_space = self.envs.single_observation_space
         self.action_space = self.envs.single_action_space
-        self._seeds = range(seed, seed + num_members * num_envs)
-        start, _ = self.envs.reset(seed=seed)
+        self._seeds = env_seeds(seed, "copy", num_members * num_envs)
+        start, _ = self.envs.reset(seed=self._seeds)
         check_finite("observation", start, self._seeds)
         self.observations = self._members(np.array(start))
         self.num_env_steps = 0

@@ -31,11 +31,11 @@ from lactchain.data.episodes import (
     sampled_episodes,
     sampled_states,
 )
-from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
 from lactchain.stages.running import BatchSettings, stage
 from lactchain.types import Action, Policy, Trajectory

@@ -12,10 +12,10 @@ from functools import partial
 
 from lactchain import plugins
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig
-from lactchain.data.shards import derive_seed
 from lactchain.environments.extractors import Chain, Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import MOST_LISTED, HumanPolicy, spoken
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.console import console, plain, show_state
 from lactchain.runs.process import is_dry_run
 from lactchain.stages.running import BatchSettings, dry_run
