@@ -11,8 +11,8 @@ from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
+from lactchain.functional.random_streams import derive_seed
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.runs.run import Run

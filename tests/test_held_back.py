@@ -26,7 +26,6 @@ from lactchain.data.exact_values import expected_figures
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
-from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.chance import best_chains
 from lactchain.environments.held_back import HeldBack
@@ -34,6 +33,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, DataError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.inspection.run_view import open_run
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_tokenizer

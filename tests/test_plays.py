@@ -18,12 +18,12 @@ from lactchain.data.exact_values import expected_figures
 from lactchain.data.plays import PLAYS_PER_COMPLETION, Plays
 from lactchain.data.preferences import make_pairs
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.shards import derive_seed
 from lactchain.environments.chance import best_within
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RememberingPolicy
 from lactchain.environments.views import tabular_model
+from lactchain.functional.random_streams import derive_seed
 from lactchain.stages.make_preferences import make_preferences
 
 LOTTERY = EnvironmentConfig("Lottery-v0", max_chain_length=1)

@@ -20,11 +20,11 @@ from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.figures import collection_metrics, summarize, time_metrics
 from lactchain.data.rollouts import Rollouts, episode_results, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
-from lactchain.data.shards import derive_seed
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, EnvironmentFault, Interrupted, ServerError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.models.actor import LanguageActor
 from lactchain.storage.manifests import manifest_beside
 from lactchain.types import Action

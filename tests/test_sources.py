@@ -63,7 +63,10 @@ def test_pairs_and_episodes_of_ones_own_are_read_from_each_format(tmp_path, kind
     assert first.returns(0.5).tolist() == [-1 + 0.5 * 4, 4] and first.terminated
     assert first.actions == (Action(chain_of(1)), Action(chain_of(2)))
     assert second.truncated and second.returns(0.5, final_value=8).tolist() == [3]
-    assert (first.infos[-1]["success"], second.infos[-1]["success"]) == (True, False)
+    assert [episode.infos[-1]["success"] for episode in (first, second)] == [None, None]
+    said = [row | {"success": well} for row, well in zip(EPISODES, (False, True), strict=False)]
+    told = open_trajectories(write(said, tmp_path / "told", kind))
+    assert [episode.infos[-1]["success"] for episode in told] == [False, True]
 
 
 def test_an_ending_needs_no_last_observation_and_a_cut_does(tmp_path):

@@ -188,7 +188,7 @@ def test_a_world_that_speaks_text_needs_no_view(monkeypatch):
     assert info["invalid_reason"] == "illegal_action"
     assert text.endswith(f"You said {wrong}.{INVALID_FEEDBACK}")
     _, reward, terminated, _, info = env.step(right)
-    assert (reward, terminated, info["success"]) == (1.0, True, True)
+    assert (reward, terminated, info["success"]) == (1.0, True, None)
 
 
 def test_what_a_text_world_says_at_length_is_heard_to_the_end():

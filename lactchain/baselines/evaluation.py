@@ -18,6 +18,7 @@ import numpy as np
 from lactchain.baselines.member_envs import check_finite, make_numeric_env
 from lactchain.baselines.settings import WorldConfig
 from lactchain.errors import Interrupted
+from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.process import stop_requested
 
 # Observations (P, N, …) to actions (P, N, …).
@@ -56,7 +57,7 @@ class Evaluation:
 def evaluate_members(
     act: Act, id: str, num_members: int = 1, num_episodes: int = 50, seed: int = 0, **kwargs: Any
 ) -> Evaluation:
-    """Plays an episode from each of the seeds seed, seed + 1, …, with every member.
+    """Plays the same episodes with every member.
 
     Args:
         act: observations (P, N, …) to actions (P, N, …), such as
@@ -64,7 +65,7 @@ def evaluate_members(
         id: a Gymnasium id, whose arguments are in `kwargs`.
         num_members: P.
         num_episodes: E.
-        seed: of the first episode.
+        seed: from which that of each episode is derived.
 
     Raises:
         NonFiniteError: a reward or an observation is NaN or infinite.
@@ -73,7 +74,7 @@ def evaluate_members(
     shape = (num_members, num_episodes)
     envs = make_numeric_env(id, num_members * num_episodes, **kwargs)
     try:
-        seeds = list(range(seed, seed + num_episodes)) * num_members
+        seeds = env_seeds(seed, "evaluation", num_episodes) * num_members
         observations, _ = envs.reset(seed=seeds)
         check_finite("observation", observations, seeds)
         returns, lengths = np.zeros(shape), np.zeros(shape, dtype=np.int64)

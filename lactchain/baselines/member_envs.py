@@ -21,8 +21,10 @@ from gymnasium.wrappers.vector import RescaleAction
 from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.vector import ResumableLoop, make_vector_env
+from lactchain.environments.checks import owned
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.errors import ConfigError, NonFiniteError
+from lactchain.functional.random_streams import env_seeds
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class MemberEnvs:
         id: a Gymnasium id, whose arguments are in `kwargs`.
         num_members: P.
         num_envs: N, copies of each member.
-        seed: of the first reset; copy i of all starts from seed + i.
+        seed: of the first reset, from which that of each copy is derived.
 
     Attributes:
         observations: (P, N, …), where the next step begins.
@@ -65,10 +67,10 @@ class MemberEnvs:
         self.envs = make_numeric_env(id, num_members * num_envs, **kwargs)
         self.observation_space = self.envs.single_observation_space
         self.action_space = self.envs.single_action_space
-        self._seeds = range(seed, seed + num_members * num_envs)
-        start, _ = self.envs.reset(seed=seed)
+        self._seeds = env_seeds(seed, "copy", num_members * num_envs)
+        start, _ = self.envs.reset(seed=self._seeds)
         check_finite("observation", start, self._seeds)
-        self.observations = self._members(start)
+        self.observations = self._members(np.array(start))
         self.num_env_steps = 0
         self.episodes: list[FinishedEpisode] = []
         self._returns = np.zeros(self.shape)
@@ -81,7 +83,9 @@ class MemberEnvs:
             NonFiniteError: a reward or an observation is NaN or infinite.
         """
         flat = actions.reshape(-1, *actions.shape[2:])
-        after, rewards, terminated, truncated, infos = self.envs.step(flat)
+        *step, infos = self.envs.step(flat.copy())
+        # Copies: a batch may write each step over the last one.
+        after, rewards, terminated, truncated = map(np.array, step)
         successors = after
         ended = terminated | truncated
         if ended.any():
@@ -113,7 +117,7 @@ class MemberEnvs:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on."""
-        return {
+        state = {
             "envs": self.envs.unwrapped.get_state(),
             "observations": self.observations,
             "num_env_steps": self.num_env_steps,
@@ -121,10 +125,11 @@ class MemberEnvs:
             "lengths": self._lengths,
             "episodes": self.episodes,
         }
+        return owned(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
-        self.envs.unwrapped.set_state(state["envs"])
+        self.envs.unwrapped.set_state(owned(state["envs"]))
         self.observations = np.array(state["observations"])
         self.num_env_steps = state["num_env_steps"]
         self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
@@ -138,8 +143,8 @@ class MemberEnvs:
         self._returns += rewards
         self._lengths += 1
         if ended.any():
-            for member, copy in zip(*np.nonzero(ended), strict=True):
-                total, length = self._returns[member, copy], self._lengths[member, copy]
+            for member, place in zip(*np.nonzero(ended), strict=True):
+                total, length = self._returns[member, place], self._lengths[member, place]
                 self.episodes.append(FinishedEpisode(int(member), float(total), int(length)))
             self._returns[ended] = 0.0
             self._lengths[ended] = 0

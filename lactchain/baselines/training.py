@@ -39,6 +39,7 @@ from lactchain.baselines.settings import (
 from lactchain.baselines.state_files import load_checkpoint, load_state, save_checkpoint, save_state
 from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
+from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.process import seed_everything, stop_requested
 from lactchain.runs.progress import under_way
@@ -306,7 +307,7 @@ def config_of(config_class: type, stored: Mapping[str, Any]) -> Any:
 def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> transitions.TransitionData:
     """What uniformly random play gives, at least `num_steps` steps of 8 copies."""
     envs = MemberEnvs(world.id, 1, 8, seed, **world.kwargs)
-    envs.envs.action_space.seed(seed)
+    envs.envs.action_space.seed(*env_seeds(seed, "actions", 1))
     steps = []
     while envs.num_env_steps < num_steps:
         steps.append(envs.step(envs.envs.action_space.sample()[None]))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import random
+from typing import Any, Literal, NoReturn
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lactchain import plugins
+from lactchain.baselines.kept import Kept
 from lactchain.environments import patience
-from lactchain.environments.checks import check_reset_form, check_shape, check_step_form
+from lactchain.environments.checks import check_reset_form, check_shape, check_step_form, owned
+from lactchain.errors import EnvironmentFault
 
 
 def make_vector_env(
@@ -42,6 +45,7 @@ def make_vector_env(
         return batch
     if mode != "vector_entry_point":
         settings["autoreset_mode"] = AutoresetMode.SAME_STEP
+        kwargs["wrappers"] = [*kwargs.get("wrappers", ()), OwnObservations]
     if mode == "async":
         settings["shared_memory"] = False
     return gym.make_vec(id, num_envs, mode, settings, **kwargs)
@@ -69,43 +73,95 @@ class ResumableLoop(SyncVectorEnv):
             copy.set_state(copy_state)
 
 
+class OwnObservations(gym.Wrapper):
+    """Hands out copies: a world may write each observation over the last one.
+
+    A copy that is reset in the step that ends its episode would hand out the start as the end.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Starts an episode."""
+        return _own(self.env.reset(seed=seed, options=options))
+
+    def step(self, action: Any) -> Any:
+        """Plays an action, which is the world's to change."""
+        return _own(self.env.step(owned(action)))
+
+
 class EpisodeRecord(gym.Wrapper):
     """Remembers how the episode began and what was played, so that it can be played again.
 
-    An episode is a function of `np_random` at the reset and of the actions, as Gymnasium asks.
+    An episode is a function of `np_random` at the reset and of the actions, as Gymnasium asks; and
+    of what the world keeps over episodes, as far as `Kept` can read it.
     What breaks its rules is an `EnvironmentFault`, as it is in text worlds; rewards that are not
     finite are left to whoever learns from them.
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
+        self._kept = Kept(env)
         self._start: dict[str, Any] = {"seed": 0}
         self._actions: list[Any] = []
+        self._seen: dict[str, Any] = {}
+        self._held = self._kept.now()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Starts an episode, and a new record."""
-        random = self.env.unwrapped.np_random.bit_generator.state
-        self._start = {"random": random} if seed is None else {"seed": seed}
-        self._actions = []
-        return patience.reset(self.env, seed, _check_reset, options=options)
+        dice = self.env.unwrapped.np_random.bit_generator.state
+        self._start = {"random": dice} if seed is None else {"seed": seed}
+        self._held, self._actions = self._kept.now(), []
+        result = _own(patience.reset(self.env, seed, _check_reset, options=options))
+        self._seen = {"observation": result[0], "rewards": 0.0}
+        return result
 
     def step(self, action: Any) -> Any:
         """Plays an action."""
         self._actions.append(np.array(action))
-        return patience.step(self.env, action, self._start.get("seed"), _check_step)
+        result = _own(patience.step(self.env, action, self._start.get("seed"), _check_step))
+        self._seen = {
+            "observation": result[0],
+            "rewards": self._seen["rewards"] + float(result[1]),
+        }
+        return result
 
     def get_state(self) -> dict[str, Any]:
-        """How the episode began, and the actions since."""
-        return {"start": self._start, "actions": np.array(self._actions)}
+        """How the episode began, the actions since, and what came of them."""
+        start = self._start | {"kept": self._kept.changed(self._held)}
+        return {"start": start, "actions": np.array(self._actions), "seen": self._seen}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Plays the recorded episode up to where it was."""
-        start = state["start"]
+        """Plays the episode up to where it was; `EnvironmentFault` if it leads elsewhere."""
+        start, dice = state["start"], _dice_of_the_process()
+        self._kept.put_back(start.get("kept", {}))
         if "random" in start:
             self.env.unwrapped.np_random.bit_generator.state = start["random"]
         self.reset(seed=start.get("seed"))
         for action in state["actions"]:
             self.step(action)
+        for name, was in state.get("seen", {}).items():
+            if not np.array_equal(was, self._seen[name]):
+                self._refuse(f"its {name} is {self._seen[name]}, and was {was}")
+        if dice != _dice_of_the_process():
+            self._refuse("it draws from the generators of the process")
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise EnvironmentFault(
+            f"{self.env} cannot be put back where it was after {len(self._actions)} actions:"
+            f" {' '.join(why.split())[:200]}; let it draw from its np_random alone, and keep over"
+            " episodes only numbers, texts, and arrays of them"
+        )
+
+
+def _dice_of_the_process() -> tuple[int, ...]:
+    """Tells whether anything draws from the global generators."""
+    _, words, place, *_ = np.random.get_state()
+    return hash(random.getstate()), hash(words.tobytes()), place
+
+
+def _own(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a reset or a step returned, with a copy of the observation."""
+    observation, *others = result
+    return owned(observation), *others
 
 
 def _check_reset(result: Any, env: gym.Env) -> None:

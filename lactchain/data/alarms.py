@@ -160,6 +160,8 @@ def loss(evaluations: Sequence[Mapping[str, Any]], figures: Mapping[str, Any]) -
         evaluations: of the rounds before.
     """
     best = practised(evaluations[best_round(evaluations)], "success_rate")
+    if best is None:
+        return {}
     fall = best - practised(figures, "success_rate")
     enough = fall * practised(figures, "num_episodes") >= EPISODES_LOST
     return {"success_lost": fall / best if enough else 0.0}
@@ -206,10 +208,10 @@ def _collapse(
     number: int, rule: str, figures: str, mend: str, evaluations: Sequence[Mapping[str, Any]]
 ) -> CollapseError:
     best = best_round(evaluations)
-    success = practised(evaluations[best], "success_rate")
+    what, reached = judged_by(evaluations[best])
     return CollapseError(
         f"round {number}: the run ends, by the rule {rule}: {figures}; {mend}. The best "
-        f"actor is that of round {best}, with a success of {success:.3f}; all rounds are kept, go "
+        f"actor is that of round {best}, with a {what} of {reached:.3f}; all rounds are kept, go "
         "on from there in a new folder"
     )
 
@@ -245,6 +247,8 @@ def _forgets(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] |
 def _is_lost(best: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
     """Whether less than half of the best round's success is left, and less of its return."""
     before, after = (practised(of_round, "success_rate") for of_round in (best, figures))
+    if before is None:
+        return False
     enough = (before - after) * practised(figures, "num_episodes") >= EPISODES_LOST
     earned = practised(figures, "episode_return")
     drawn = (of_round.get("selection/sampled/success_rate") for of_round in (best, figures))
@@ -255,5 +259,15 @@ def _is_lost(best: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
 
 def best_round(evaluations: Sequence[Mapping[str, Any]]) -> int:
     """The first of the rounds with the highest success, 0 being that before the first."""
-    success = [practised(figures, "success_rate") for figures in evaluations]
-    return success.index(max(success))
+    reached = [judged_by(figures)[1] for figures in evaluations]
+    return reached.index(max(reached))
+
+
+def judged_by(figures: Mapping[str, Any]) -> tuple[str, float]:
+    """What a round is judged by, and how much of it: success, or the return where none is known."""
+    success = practised(figures, "success_rate")
+    return (
+        ("return", practised(figures, "episode_return"))
+        if success is None
+        else ("success", success)
+    )

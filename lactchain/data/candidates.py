@@ -11,11 +11,11 @@ from lactchain.data.episodes import RecordedText, state_of
 from lactchain.data.plays import Plays
 from lactchain.data.preferences import Candidates
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.shards import derive_seed
 from lactchain.data.worth import ChainWorth, is_known, rewards_of, scores_of
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
+from lactchain.functional.random_streams import derive_seed
 from lactchain.types import Action, Critic, Discount, Policy, Trajectory
 
 

@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from lactchain.data.shards import derive_seed
 from lactchain.environments.held_back import HeldBack
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.errors import DataError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.types import Trajectory
 
 Thing = TypeVar("Thing")

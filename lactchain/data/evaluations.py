@@ -113,7 +113,7 @@ class EpisodeResult:
 
     Attributes:
         state: the start state (a JSON object).
-        success: whether the goal was reached.
+        success: whether it ended well; None where the world does not say what that is.
         num_chains: completions given.
         num_actions: primitive actions executed, bumps included.
         shortest: fewest primitive actions from there to the goal; None where that is unknown.
@@ -121,7 +121,7 @@ class EpisodeResult:
     """
 
     state: Mapping[str, Any]
-    success: bool
+    success: bool | None
     num_chains: int
     num_actions: int
     shortest: int | None = None

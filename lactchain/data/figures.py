@@ -6,7 +6,7 @@ back and forth, round in circles.
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -80,8 +80,11 @@ def practised(figures: Mapping[str, Any], name: str) -> Any:
 def success_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
     """`success_rate`, `success_within_2_chains` and `actions_over_shortest` of N > 0 episodes.
 
+    None of them where the world does not say which endings are good: see `TextView.success`.
     The last is over solved episodes whose shortest path is known; NaN where there are none.
     """
+    if any(result.success is None for result in results):
+        return {}
     solved = [result for result in results if result.success]
     known = [result for result in solved if result.shortest is not None]
     shortest = sum(result.shortest for result in known)
@@ -92,6 +95,20 @@ def success_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
         if shortest
         else float("nan"),
     }
+
+
+def check_success_known(env: LanguageEnv, names: Iterable[str], key: str) -> None:
+    """Raises `ConfigError` if figures are to go by success, and the world does not say what it is.
+
+    Args:
+        key: of the setting that asks for them.
+    """
+    asked = sorted({"success_rate", "success_within_2_chains", "actions_over_shortest"} & {*names})
+    if asked and env.view.success is None:
+        raise ConfigError(
+            f"{key}: expected figures that {env.env} has, got {asked[0]}: its view does not say"
+            " which endings are good; give TextView.success, or ask for others"
+        )
 
 
 def time_metrics(tally: Mapping[str, float]) -> dict[str, float]:
@@ -106,12 +123,13 @@ def time_metrics(tally: Mapping[str, float]) -> dict[str, float]:
 
 def collection_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """What a collection of episodes looks like: returns, success, chains, invalid completions."""
-    return {
+    ended_well = [t.infos[-1]["success"] for t in trajectories]
+    success = {} if None in ended_well else {"rollout/success_rate": float(np.mean(ended_well))}
+    return success | {
         "num_episodes": len(trajectories),
         "num_chains": sum(map(len, trajectories)),
         "num_env_steps": sum(sum(t.num_actions) for t in trajectories),
         "rollout/episode_return": float(np.mean([t.episode_return for t in trajectories])),
-        "rollout/success_rate": float(np.mean([t.infos[-1]["success"] for t in trajectories])),
         "rollout/chain_length": _mean_chain_length(trajectories),
         "rollout/invalid_rate": _share_invalid(trajectories),
     }
@@ -139,7 +157,7 @@ def movement_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 def endless_rate(trajectories: Sequence[Trajectory], max_chain_length: int) -> float:
     """Share of the episodes that failed though every chain was as long as it may be.
 
-    0 where chains have a single action.
+    Without a word on success those that were cut have failed. 0 where chains have a single action.
     """
     if max_chain_length == 1:
         return 0.0
@@ -149,7 +167,8 @@ def endless_rate(trajectories: Sequence[Trajectory], max_chain_length: int) -> f
 def _is_endless(trajectory: Trajectory, max_chain_length: int) -> bool:
     *_, last = trajectory.infos
     lengths = [len(i["executed"]) for i in trajectory.infos[1:] if not i["invalid_action"]]
-    return bool(lengths) and min(lengths) == max_chain_length and not last["success"]
+    well = trajectory.terminated if last["success"] is None else last["success"]
+    return bool(lengths) and min(lengths) == max_chain_length and not well
 
 
 def _states(trajectory: Trajectory) -> list[str]:

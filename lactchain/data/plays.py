@@ -18,8 +18,8 @@ import numpy as np
 
 from lactchain.data.episodes import RecordedText, hides
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.shards import derive_seed
 from lactchain.environments.views import State
+from lactchain.functional.random_streams import derive_seed
 from lactchain.functional.ties import levelled
 from lactchain.types import Action, Trajectory
 

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from lactchain.data.shards import derive_seed
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
+from lactchain.functional.random_streams import derive_seed
 from lactchain.types import Action, Policy, ask
 
 NUM_STATES = 128

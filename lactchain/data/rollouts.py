@@ -18,12 +18,13 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode, RecordedText, all_episodes, sampled_episodes
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.figures import endless_rate, part_figures, summarize, time_metrics
-from lactchain.data.shards import derive_seed, stop_if_requested, work_through
+from lactchain.data.shards import stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments import patience
 from lactchain.environments.exact import shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.progress import under_way
 from lactchain.types import Action, Policy, StreamingPolicy, Trajectory
 
@@ -298,7 +299,7 @@ def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> lis
         results.append(
             EpisodeResult(
                 state=state,
-                success=bool(trajectory.infos[-1]["success"]),
+                success=trajectory.infos[-1]["success"],
                 num_chains=len(trajectory),
                 num_actions=sum(len(info["executed"]) for info in trajectory.infos),
                 shortest=None if distance is None else int(distance),

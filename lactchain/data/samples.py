@@ -17,9 +17,10 @@ import pyarrow as pa
 from lactchain.data import parquet
 from lactchain.data.episodes import sampled_states
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.shards import derive_seed, stop_if_requested, work_through
+from lactchain.data.shards import stop_if_requested, work_through
 from lactchain.environments.extractors import Chain
 from lactchain.environments.views import State
+from lactchain.functional.random_streams import derive_seed
 from lactchain.types import Action, Policy
 
 KIND, VERSION = "samples", 1

@@ -5,7 +5,6 @@ alone, so that the result depends neither on how many processes worked, nor on w
 how often they were killed.
 """
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +20,6 @@ from lactchain.storage.manifests import manifest_beside, read_manifest
 
 Row = TypeVar("Row")
 log = logging.getLogger(__name__)
-
-
-def derive_seed(*parts: int | str) -> int:
-    """A seed below 2**63 that depends on every part: of a run, an episode, a decision.
-
-    Engines that generate take seeds of 63 bits, and a row is to draw the same there as here.
-    """
-    digest = hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % 2**63
 
 
 def work_through(

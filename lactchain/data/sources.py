@@ -10,7 +10,7 @@ What is not ours is a JSONL file, a parquet file or a folder of them, or a folde
 | completions | T texts |
 | rewards | T numbers |
 | terminated | whether the last state is terminal; else the episode was cut |
-| success | optional: whether it ended well; as a default, whether it terminated |
+| success | optional: whether it ended well |
 """  # noqa: E501
 
 from collections.abc import Mapping, Sequence
@@ -105,7 +105,8 @@ def _spoken(completion: str | Sequence[Row], name: str) -> str:
 def _episode(row: Row, name: str, number: int) -> Trajectory:
     _require(row, EPISODE_COLUMNS, name)
     observations, completions = tuple(row["observations"]), tuple(row["completions"])
-    terminated = bool(row["terminated"])
+    terminated, success = bool(row["terminated"]), row.get("success")
+    success = None if success is None else bool(success)
     if terminated and len(observations) == len(completions):
         observations = (*observations, "")
     try:
@@ -116,7 +117,7 @@ def _episode(row: Row, name: str, number: int) -> Trajectory:
             observations=observations,
             actions=tuple(map(Action, completions)),
             rewards=rewards,
-            infos=plain_infos(completions, rewards, bool(row.get("success", terminated))),
+            infos=plain_infos(completions, rewards, success),
             terminated=terminated,
             truncated=not terminated,
         )

@@ -1,5 +1,6 @@
 """Checks of what environments are given, and of what they return by Gymnasium's rules."""
 
+import copy
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -24,6 +25,15 @@ def at_least_one(name: str, value: object) -> int:
     if not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
     return int(value)
+
+
+def owned(value: Any) -> Any:
+    """A copy of what a world hands over, or is handed: it may go on changing its own in place."""
+    if isinstance(value, (str, *_NUMBERS)):
+        return value
+    if type(value) is dict:  # copied by hand, since states are taken after every action
+        return {name: owned(part) for name, part in value.items()}
+    return copy.deepcopy(value)
 
 
 def start_state(options: Mapping[str, Any] | None) -> Any:

@@ -18,12 +18,12 @@ from gymnasium import spaces
 
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.environments import patience
-from lactchain.environments.checks import check_observation, check_reset, check_step
+from lactchain.environments.checks import check_observation, check_reset, check_step, owned
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.held_back import HeldBack
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.environments.views import State, TextView, shipped_view
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import ChainGrammar
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
@@ -72,10 +72,11 @@ class LanguageEnv(gym.Env[str, str]):
     JSON can hold it. For each executed action: `executed` (its name), `rewards`, `bumped` (it left
     the state as it was), `positions` (where it led); empty on reset. For the completion:
     `invalid_action`, `invalid_reason` (None, or a reason code of the extractor), `state` (None if
-    the view cannot read it), `success` (the episode has terminated and ended well). Only where it
-    applies: `unheard`, True: the text was no chain, and neither the world nor `invalid_penalty` has
-    a rule for it; `num_left_out`: observations and completions of the history that found no room;
-    `remembered`: with a history, the observations and completions that it holds.
+    the view cannot read it), `success` (the episode has terminated and ended well; None if the view
+    does not say what that is). Only where it applies: `unheard`, True: the text was no chain, and
+    neither the world nor `invalid_penalty` has a rule for it; `num_left_out`: observations and
+    completions of the history that found no room; `remembered`: with a history, the observations
+    and completions that it holds.
 
     ## Arguments
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
@@ -121,6 +122,7 @@ class LanguageEnv(gym.Env[str, str]):
             view,
             template=view.template if template is None else template,
             action_names=tuple(action_names or view.action_names),
+            **view.apart(),
         )
         self.view.check(env)
         try:
@@ -301,11 +303,11 @@ class LanguageEnv(gym.Env[str, str]):
                 break
         patience.checked(observation, self.env, self._seed, action, check_observation)
         self._last = observation, env_info
-        solved = terminated and (self.view.success is None or self.view.success(self.env))
-        info["success"] = bool(solved)
+        if self.view.success is not None:
+            info["success"] = bool(terminated and self.view.success(self.env))
         reward = sum(info["rewards"])
         if self.view.reads:
-            info |= {name: env_info[name] for name in _TOLD_BY_READERS if name in env_info}
+            info |= {name: owned(env_info[name]) for name in _TOLD_BY_READERS if name in env_info}
         return reward, bool(terminated), bool(truncated), info
 
     def _check_reader(self, reads: ChainGrammar, charge: float) -> None:
@@ -338,7 +340,8 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _info(self) -> dict[str, Any]:
         legal = {"invalid_action": False, "invalid_reason": None}
-        return _none_played() | legal | {"state": self._state(), "success": False}
+        success = None if self.view.success is None else False
+        return _none_played() | legal | {"state": self._state(), "success": success}
 
     def _state(self) -> State | None:
         return None if self.view.get_state is None else self.view.get_state(self.env)
@@ -348,7 +351,14 @@ class LanguageEnv(gym.Env[str, str]):
             raise ConfigError(f"{self.env}: expected a view with `set_state`, and it has none")
         if seed is not None:
             self.env.reset(seed=seed)
-        return self.view.set_state(self.env, state)
+        result = self.view.set_state(self.env, state)
+        reached = self._state() or state
+        if elsewhere := [n for n in state if n in reached and reached[n] != state[n]]:
+            raise EnvironmentFault(
+                f"{self.env} cannot be put back where it was: its {elsewhere[0]} is"
+                f" {reached[elsewhere[0]]}, and set_state was given {state}; let it set all of it"
+            )
+        return result
 
 
 def _none_played() -> dict[str, list[Any]]:

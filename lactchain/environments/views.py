@@ -7,22 +7,29 @@ class of somebody else's, a function that makes the view is registered: `shipped
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium import spaces
 
+from lactchain.environments.checks import owned
 from lactchain.environments.exact import TabularModel
 from lactchain.errors import ConfigError
 from lactchain.types import ChainGrammar, Policy
 
 State = Mapping[str, Any]
+_HANDED_OVER = ("get_state", "states", "starts", "outcomes", "position")
 
 
 def reset_into(env: gym.Env, state: State) -> tuple[Any, dict[str, Any]]:
     """`TextView.set_state` of worlds that are told the state as an option of `reset`."""
     return env.reset(options={"state": state})
+
+
+def every_ending(env: gym.Env) -> bool:
+    """`TextView.success` of worlds that end in one way, and that well."""
+    return True
 
 
 class Outcome(NamedTuple):
@@ -62,7 +69,8 @@ class TextView:
             state that the environment is in: for worlds that throw dice and have no model, or hide
             what an observer can only guess, as a card that may be any of those not seen.
         position: where the agent is, x and y first.
-        success: whether an episode that has terminated ended well; None: always.
+        success: whether an episode that has terminated ended well, such as `every_ending`; None:
+            nobody says, and so there are no figures of success.
         bump_feedback: said when some action of the chain left the state as it was.
         spelling: brings what was said into the words of `action_names`, where a world is lenient
             (extractor `utterance`).
@@ -124,6 +132,15 @@ class TextView:
                 f"{self.template!r}: {error}"
             ) from error
 
+    def apart(self) -> dict[str, Any]:
+        """Its functions of states, such that a world and its caller share nothing they change."""
+        known = {name: getattr(self, name) for name in (*_HANDED_OVER, "set_state")}
+        return {
+            name: partial(_copied if name in _HANDED_OVER else _told, call)
+            for name, call in known.items()
+            if call is not None and getattr(call, "func", None) not in (_copied, _told)
+        }
+
     def check(self, env: gym.Env) -> None:
         """Raises `ConfigError` unless actions and template fit the environment."""
         space, names = env.action_space, self.action_names
@@ -144,6 +161,14 @@ class TextView:
             list(string.Formatter().parse(self.template))
         except ValueError as error:
             raise ConfigError(f"environment.template: {error}") from error
+
+
+def _copied(call: Callable[..., Any], env: gym.Env, *action: int) -> Any:
+    return owned(call(env, *action))
+
+
+def _told(call: Callable[..., Any], env: gym.Env, state: State) -> Any:
+    return call(env, owned(state))
 
 
 @singledispatch

@@ -6,6 +6,7 @@ a loop, a row draws the same whatever else is in the batch, and the very same li
 integers and arrays of uint64.
 """
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -38,3 +39,20 @@ def _mix(z: Any) -> Any:
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _WORD
     return z ^ (z >> 31)
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A seed below 2**63 that depends on every part: of a run, an episode, a decision.
+
+    Engines that generate take seeds of 63 bits, and a row is to draw the same there as here.
+    """
+    digest = hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % 2**63
+
+
+def env_seeds(seed: int, kind: str, count: int) -> list[int]:
+    """Seeds for copies of an environment: 31 bits, which is what some worlds take at most.
+
+    Counting up from the seed of a run would give copies of run 0 the dice of copies of run 1.
+    """
+    return [derive_seed(seed, kind, copy) % 2**31 for copy in range(count)]

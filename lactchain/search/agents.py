@@ -16,6 +16,7 @@ from lactchain.baselines.population import Population
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.training import AGENTS, config_of
 from lactchain.errors import Interrupted
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.progress import under_way
 from lactchain.search import mutations
@@ -24,8 +25,6 @@ from lactchain.search.members import JoinedEnvs, Learnt, batches, join, take
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 
 CERTIFYING_EPISODES = 50
-# Far apart, so that no two uses of episodes meet.
-TRAINING_SEEDS, SELECTING_SEEDS, CERTIFYING_SEEDS = 1_000_000, 2_000_000, 3_000_000
 
 
 def agent_class(config: Any) -> type[Population]:
@@ -58,7 +57,7 @@ class Arena:
 
     def make_envs(self, config: Any, place: int) -> MemberEnvs:
         """The copies of the environment that a member plays."""
-        seed = self._seed(TRAINING_SEEDS, 1000 * place)
+        seed = derive_seed(self.seed, "training", place)
         return MemberEnvs(self.world.id, 1, config.num_envs, seed, **self.world.kwargs)
 
     def newborn(self, config: Any, seed: Sequence[int]) -> Learnt:
@@ -116,15 +115,12 @@ class Arena:
 
     def certify(self, member: Member) -> float:
         """Mean return of many episodes that nothing was selected by; they are not counted."""
-        seed = self._seed(CERTIFYING_SEEDS)
+        seed = derive_seed(self.seed, "certifying")
         return self.judge([member], CERTIFYING_EPISODES, seed, counts=False)[0]
 
     def selecting_seed(self, number: int) -> int:
         """Where the episodes of a selecting evaluation start; other ones each time."""
-        return self._seed(SELECTING_SEEDS, 100 * number)
-
-    def _seed(self, kind: int, offset: int = 0) -> int:
-        return (10_000_000 * self.seed + kind + offset) % 2**32
+        return derive_seed(self.seed, "selecting", number)
 
     def _populations(
         self, members: Sequence[Member], seed: Sequence[int]

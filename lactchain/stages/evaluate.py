@@ -85,7 +85,7 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     starts = sampled_starts(rollouts.env, config.evaluation.num_starts, config.evaluation.sample)
     per_start = config.evaluation.num_episodes_per_start or enough_per_start(rollouts, len(starts))
     results, summary = evaluate(player, rollouts, seed, per_start, folder, starts)
-    if config.evaluation.num_starts is not None:
+    if config.evaluation.num_starts is not None and "success_rate" in summary:
         successes = sum(result.success for result in results)
         # Starts are what was drawn: episodes from the same one are not independent of each other.
         low, high = share_interval(successes / per_start, len(starts))

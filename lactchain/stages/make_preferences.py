@@ -38,13 +38,14 @@ from lactchain.data.preferences import (
     write_pairs,
 )
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.shards import derive_seed, work_through
+from lactchain.data.shards import work_through
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.errors import ConfigError, DataError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
 from lactchain.stages.running import BatchSettings, stage
 from lactchain.types import ChainGrammar, Critic, Policy, PreferencePair

@@ -238,13 +238,13 @@ class RoundResults:
         wall_start, cpu_start = self._began
         return {
             "seed": self.config.run.seed,
-            "success_rate_before": before["success_rate"],
-            "success_rate_after": after["success_rate"],
+            "success_rate_before": before.get("success_rate"),
+            "success_rate_after": after.get("success_rate"),
             **_present(after, INTERVAL_OF_A_SAMPLE),
             **_present(after, FIGURES_OF_CHANCE),
-            "success_within_2_chains": after["success_within_2_chains"],
+            "success_within_2_chains": after.get("success_within_2_chains"),
             "mean_chain_length": after["mean_chain_length"],
-            "actions_over_shortest": after["actions_over_shortest"],
+            "actions_over_shortest": after.get("actions_over_shortest"),
             **_figures_of_parts(after),
             "invalid_rate_after": after.get("sampled_invalid_rate", after["invalid_rate"]),
             **{f"round_1/{name}": first.get(name) for name in OF_FIRST_CRITIC},

@@ -21,11 +21,12 @@ from lactchain.config.settings import (
 )
 from lactchain.data import alarms
 from lactchain.data.episodes import sampled_states
+from lactchain.data.figures import check_success_known
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import invalid_rate, sample_completions
-from lactchain.data.shards import derive_seed
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, NoPairsError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs import distributed
 from lactchain.runs.reporting import LivePage
 from lactchain.runs.run import Run
@@ -38,8 +39,6 @@ from lactchain.stages.selection import Selection
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
-
-SEEDS_PER_ROUND = 1000
 
 ASKED = 32
 """So many completions are asked for before anything is paid for."""
@@ -86,12 +85,14 @@ class Rounds:
             self._build_tiny_models()
         with full_keys("critic"):
             check_critic(replace(config.critic.config, model=self.encoder))
-        view = make_language_env(config.environment).view
-        self._lists_outcomes = view.outcomes is not None
+        env = make_language_env(config.environment)
+        check_success_known(env, config.target or (), "target")
+        check_success_known(env, ["success_rate"] * (self.selection is not None), "selection")
+        self._lists_outcomes = env.view.outcomes is not None
 
     def warm_start(self) -> None:
         """Clones scripted behaviour: an adapter where one is to be trained, else all weights."""
-        stage = replace(cloning(self.config, self.actor), run=self._stage("warm_start", 0))
+        stage = replace(cloning(self.config, self.actor), run=self._stage("warm_start"))
         with full_keys("warm_start"):
             self._take_actor(stage, train_bc.main(stage))
         self._forget_moments(stage.run)
@@ -129,13 +130,13 @@ class Rounds:
         """
         if self.actor.served is not None and not self.is_done(number):
             self._sync(number)
-        run = self._stage(f"round_{number}/evaluation", number)
+        run = self._stage(f"round_{number}/evaluation")
         greedy = recast(self.actor, GuidedActorConfig, decoding="free", temperature=0.0)
         figures = evaluate.main(replace(evaluation(self.config, greedy), run=run))
         if self.recorder:
             self.recorder.record(number, self.actor, self.critic)
         if self.selection is not None:
-            folder = self._stage(f"round_{number}/selection", number)
+            folder = self._stage(f"round_{number}/selection")
             figures |= self.selection.play(number, greedy, folder)
         worse = number > 0 and self.selection is not None
         worse = worse and self.selection.is_worse(number, self.results.best)
@@ -193,7 +194,7 @@ class Rounds:
         stage = criticism(self.config, player)
         stage = replace(
             stage,
-            run=self._stage(f"round_{number}/critic", number),
+            run=self._stage(f"round_{number}/critic"),
             critic=replace(stage.critic, model=self.encoder, checkpoint=self.critic),
             compare_with_exact=stage.compare_with_exact and number == 1,
         )
@@ -232,7 +233,7 @@ class Rounds:
         bound = None if simpo.target_kl is None else simpo.target_kl * shorter
         growth = self.config.nll_weight_growth ** (number - 1)
         return TrainSimPOConfig(
-            run=self._stage(f"round_{number}/simpo", number),
+            run=self._stage(f"round_{number}/simpo"),
             environment=self.config.environment,
             actor=self.actor,
             critic=self.critic if settings.preferences.rank_by == "advantage" else None,
@@ -268,12 +269,12 @@ class Rounds:
         if distributed.is_main() and not self.config.keep_checkpoints:
             shutil.rmtree(Path(run.run_dir) / "checkpoints", ignore_errors=True)
 
-    def _stage(self, name: str, number: int) -> RunConfig:
-        """The run folder of a stage that begins; its seed differs from round to round."""
+    def _stage(self, name: str) -> RunConfig:
+        """The run folder of a stage that begins; its seed differs from stage to stage."""
         if distributed.is_main():
             self.page.begin(name)
         run = self.config.run
-        seed = (run.seed * SEEDS_PER_ROUND + number) % 2**32
+        seed = derive_seed(run.seed, name) % 2**32
         return replace(run, run_dir=str(self.run.directory / name), seed=seed, resume="auto")
 
     def _build_tiny_models(self) -> None:

@@ -27,7 +27,6 @@ from lactchain.config.settings import (
     recast,
 )
 from lactchain.data import alarms
-from lactchain.data.figures import practised
 from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import modules_of
 from lactchain.errors import CollapseError
@@ -91,7 +90,7 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
         with under_way("round", config.num_rounds, most=True) as step:
             for number in range(1, config.num_rounds + 1):
                 repeated = rounds.is_done(number)
-                step.note = f"success {practised(results.evaluations[-1], 'success_rate'):.2f}"
+                step.note = "{} {:.2f}".format(*alarms.judged_by(results.evaluations[-1]))
                 rounds.train_critic(number)
                 if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO
                     break

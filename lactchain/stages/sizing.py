@@ -45,6 +45,7 @@ class WorldSize:
         max_chains: completions after which an episode is cut where no number is given.
         has_chance: whether an action can have several outcomes.
         source: how it is known: `BY_MODEL` or `BY_PLAY`.
+        tells_success: whether the world says which endings are good.
     """
 
     num_states: int
@@ -56,6 +57,7 @@ class WorldSize:
     max_chains: int
     has_chance: bool
     source: str
+    tells_success: bool = True
 
     def __str__(self) -> str:
         dice = ", with chance" if self.has_chance else ""
@@ -79,6 +81,7 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
     view = rollouts.env.view
     if view.model is not None and view.states is not None:
         size = size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
+        size = replace(size, tells_success=view.success is not None)
         if rollouts.env.history == 1:
             return size
         texts = texts_seen(random_play(rollouts, seed))
@@ -199,6 +202,8 @@ def target_of(world: WorldSize) -> dict[str, float]:
         return {}
     if world.has_chance:
         return {"of_optimum": 0.98, "sampled_invalid_rate": 0.003}
+    if not world.tells_success:
+        return {}
     return {"success_rate": 0.99, "actions_over_shortest": 1.05, "sampled_invalid_rate": 0.003}
 
 

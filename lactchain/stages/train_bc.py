@@ -31,11 +31,11 @@ from lactchain.data.episodes import (
     sampled_episodes,
     sampled_states,
 )
-from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
 from lactchain.stages.running import BatchSettings, stage
 from lactchain.types import Action, Policy, Trajectory
@@ -295,6 +295,11 @@ def chosen_episodes(
     Raises:
         DataError: no episode is left.
     """
+    if only_successes and any(t.infos[-1].get("success") is None for t in trajectories):
+        raise DataError(
+            "trajectories: expected episodes that tell whether they ended well, got some that do"
+            " not; set only_successes to false, or record them with a success"
+        )
     kept = [t for t in trajectories if not only_successes or t.infos[-1].get("success")]
     if not kept:
         raise DataError(

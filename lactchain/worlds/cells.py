@@ -9,7 +9,7 @@ import numpy as np
 
 from lactchain.environments.checks import rewards_of
 from lactchain.environments.exact import TabularModel
-from lactchain.environments.views import State, TextView, reset_into
+from lactchain.environments.views import State, TextView, every_ending, reset_into
 from lactchain.types import Reward
 
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -143,14 +143,8 @@ def tabulate(scheme: Reward, observations: np.ndarray, next_state: np.ndarray) -
 
 def cell_view(**fields: Any) -> TextView:
     """A view of a world with `CellTables` as `tables` and the number of its state as `state`."""
-    return TextView(
-        get_state=_state,
-        set_state=reset_into,
-        states=_states,
-        starts=_starts,
-        model=_model,
-        **fields,
-    )
+    own = {"get_state": _state, "set_state": reset_into, "states": _states, "starts": _starts}
+    return TextView(**own | {"model": _model, "success": every_ending} | fields)
 
 
 def _state(env: gym.Env) -> State:

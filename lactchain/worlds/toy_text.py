@@ -11,7 +11,7 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 
 from lactchain.environments.exact import TabularModel
-from lactchain.environments.views import State, TextView, shipped_view
+from lactchain.environments.views import State, TextView, every_ending, shipped_view
 from lactchain.inspection.pictures import Mark, Picture, Scene
 
 _PLACES = ("red (0, 0)", "green (4, 0)", "yellow (0, 4)", "blue (3, 4)")
@@ -52,6 +52,7 @@ def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
         brief="{x} {y}",
         describe=partial(_cell, width, {"goal_x": width - 1, "goal_y": height - 1}),
         position=partial(_position, width),
+        success=every_ending,
         picture=_board(
             (width, height),
             [Mark(x, height - 1, "danger") for x in range(1, width - 1)]
@@ -77,6 +78,7 @@ def taxi_view(world: TaxiEnv) -> TextView:
         brief="{x} {y} {from_} {to}",
         describe=_ride,
         position=_taxi_position,
+        success=every_ending,
         model=None if world.fickle_passenger else _model,
         unmodelled="the table of Taxi does not hold fickle_passenger; set it to false",
         picture=_streets(world),

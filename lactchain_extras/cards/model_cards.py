@@ -149,6 +149,8 @@ def success_figures(results: list[EpisodeResult], exactly: bool) -> dict[str, tu
     By name: the value, what it is over, and the interval; none where `exactly` nothing was drawn.
     """
     found: dict[str, tuple] = {}
+    if any(result.success is None for result in results):
+        return found
     for part, episodes in {"": results, **by_part(results)}.items():
         states, behind = len({str(r.state) for r in episodes}), f"_{part}" if part else ""
         of = f"all {states:,} start states, exactly" if exactly else f"{len(episodes):,} episodes"

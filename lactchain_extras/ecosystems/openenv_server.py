@@ -39,7 +39,7 @@ SCHEMA = {
         "title": "TextObservation",
         "type": "object",
         "properties": {"text": TEXT} | dict.fromkeys(("truncated", "success"), {"type": "boolean"}),
-        "required": ["text", "truncated", "success"],
+        "required": ["text", "truncated"],
     },
     "state": {
         "title": "EpisodeState",

@@ -97,8 +97,9 @@ class Session:
         self, text: str, reward: float | None, terminated: bool, truncated: bool, info: dict
     ) -> dict[str, Any]:
         self._state = info["state"]
+        well = {} if info["success"] is None else {"success": info["success"]}
         return {
-            "observation": {"text": text, "truncated": truncated, "success": info["success"]},
+            "observation": {"text": text, "truncated": truncated} | well,
             "reward": reward,
             "done": terminated or truncated,
             "metadata": info | {"terminated": terminated},

@@ -91,8 +91,8 @@ def write_minari(
 def read_minari(path: str | Path) -> list[Trajectory]:
     """Reads a dataset of text, whoever wrote it, from its own folder.
 
-    Where nobody kept more than Minari knows, each utterance counts as one executed action, and an
-    episode that terminated as a success.
+    Where nobody kept more than Minari knows, each utterance counts as one executed action, and
+    nothing is known of success.
 
     Raises:
         DataError: naming the file that is missing or damaged, or the space that is not text.
@@ -163,7 +163,7 @@ def _read_episode(folder: Path, data_format: str, env_id: str) -> Trajectory:
         columns = ds.dataset(files, format=data_format).to_table().to_pydict()
         actions, rewards = columns["actions"][:-1], columns["rewards"][:-1]
         terminated = any(columns["terminations"][:-1])
-        infos, kept = _infos(columns, terminated)
+        infos, kept = _infos(columns)
         return Trajectory(
             env_id=about.get("env_id", env_id),
             seed=about.get("seed") or 0,
@@ -180,7 +180,7 @@ def _read_episode(folder: Path, data_format: str, env_id: str) -> Trajectory:
 
 
 def _infos(
-    columns: Mapping[str, list[Any]], terminated: bool
+    columns: Mapping[str, list[Any]],
 ) -> tuple[tuple[Mapping[str, Any], ...], list[dict[str, Any]]]:
     """The T + 1 infos of an episode, and beside the text of its T actions what else is known."""
     rows = columns.get("infos") or [{}]
@@ -189,7 +189,7 @@ def _infos(
         lists = [{k: v if isinstance(v, str) else tuple(v) for k, v in a.items()} for a in actions]
         return tuple(json.loads(row["info"]) for row in rows), lists
     texts, rewards = columns["actions"][:-1], columns["rewards"][:-1]
-    return plain_infos(texts, rewards, terminated), [{}] * len(texts)
+    return plain_infos(texts, rewards, None), [{}] * len(texts)
 
 
 def _overview(metadata: Mapping[str, Any]) -> tuple[int, str, str]:

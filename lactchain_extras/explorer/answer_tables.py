@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 
 from lactchain.data.evaluations import EpisodeResult
+from lactchain.data.figures import success_figures
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import Trajectory
-from lactchain_extras.explorer.rollout_tables import States, Vocabulary, completion_row, succeeded
+from lactchain_extras.explorer.rollout_tables import States, Vocabulary, completion_row
 from lactchain_extras.explorer.tables import Row
 from lactchain_extras.explorer.worth import Worth, key
 
@@ -70,7 +71,11 @@ def recorded_rows(view: RunView, states: States, ways: Ways) -> tuple[list[Row],
 
 
 def _recorded(row: Row, number: int, numbers: Mapping[int, int]) -> Row:
-    flags = {n: int(row[n]) for n in ("invalid", "success", "chosen", "rejected") if n in row}
+    flags = {
+        n: int(row[n])
+        for n in ("invalid", "success", "chosen", "rejected")
+        if row.get(n) is not None
+    }
     known = [round(p, 3) for p in row["probabilities"] or ()]
     place = {"round": number, "state": numbers.get(row["state_id"])}
     return {**row, **flags, "probabilities": known, **place}
@@ -125,9 +130,11 @@ def _first_answer(trajectory: Trajectory, vocabulary: Vocabulary, worth: Worth) 
 def _outcome(trajectory: Trajectory, results: list[EpisodeResult]) -> Row:
     """How often episodes from there went well; of one alone, how that went."""
     if not results:
-        return {"success": int(succeeded(trajectory)), "num_actions": sum(trajectory.num_actions)}
+        well = trajectory.infos[-1].get("success")
+        well = None if well is None else int(well)
+        return {"success": well, "num_actions": sum(trajectory.num_actions)}
     return {
-        "success": sum(result.success for result in results) / len(results),
+        "success": success_figures(results).get("success_rate"),
         "num_actions": sum(result.num_actions for result in results) / len(results),
         "shortest": results[0].shortest,
     }

@@ -114,7 +114,8 @@ def _results(runs: Sequence[RunView], states: States) -> Iterator[Row]:
         for round_number, results in run.results.items():
             for result in results:
                 row = vars(result) | {"run": number, "round": round_number}
-                yield row | {"state": states.number(result.state), "success": int(result.success)}
+                well = None if result.success is None else int(result.success)
+                yield row | {"state": states.number(result.state), "success": well}
 
 
 def _values(parts: Mapping[str, RunView], states: States) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import EpisodeResult
-from lactchain.data.figures import by_part
+from lactchain.data.figures import by_part, success_figures
 from lactchain.data.intervals import share_interval
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import Trajectory
@@ -84,7 +84,7 @@ def words(view: RunView) -> str:
 def summarise(view: RunView) -> Summary:
     """The facts of a run's first screen."""
     rounds, last = tuple(_rounds(view)), view.results.get(chosen_round(view), [])
-    failures = sorted((r for r in last if not r.success), key=lambda r: r.shortest or math.inf)
+    failures = sorted((r for r in last if r.success is False), key=lambda r: r.shortest or math.inf)
     sentences = _learnt(view, rounds), _learnt_from(view), _how_sure(view, last)
     before, after = _before_and_after(view)
     return Summary(
@@ -107,7 +107,7 @@ def chosen_round(view: RunView) -> int | None:
 
 def _rounds(view: RunView) -> Iterator[RoundFacts]:
     for number, results in view.results.items():
-        if results:
+        if results and success_figures(results):
             name = "evaluation" if number is None else f"round {number}"
             yield _facts("before training" if number == 0 else name, results)
             for part, some in by_part(results).items():
@@ -175,7 +175,7 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
     figures = view.summary or {}
     seed = figures.get("seed")
     one_seed = "" if seed is None else f" This is one training, of seed {seed}: others may differ."
-    if not last:
+    if not last or not success_figures(last):
         return one_seed.strip()
     starts = len({key(result.state) for result in last})
     played, is_luck = _how_played(view)

@@ -26,7 +26,10 @@ import numpy as np
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, recast
 from lactchain.config.tunable import tunable_values, with_tunables
 from lactchain.data.evaluations import read_episodes
+from lactchain.data.figures import check_success_known
+from lactchain.environments.language import make_language_env
 from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.models.adapters import ADAPTER_RECORD, merges
 from lactchain.models.loading import load_shape, resolve_dtype
 from lactchain.models.places import resolve_weights
@@ -82,6 +85,8 @@ class LanguageSpecies:
         run: Run,
         stages: Stages,
     ) -> None:
+        env = make_language_env(config.train.environment)
+        check_success_known(env, [config.fitness], "fitness")
         self.config, self.settings, self.stages = config, settings, stages
         actor = config.train.actor
         dtype = resolve_dtype(actor, load_shape(resolve_weights(actor.model)))
@@ -143,7 +148,7 @@ class LanguageSpecies:
 
     def certify(self, member: Individual) -> float:
         """The same figure from another seed, not counted."""
-        seed = (self.run_settings.seed + 1_000_000) % 2**32
+        seed = derive_seed(self.run_settings.seed, "certifying") % 2**32
         return self._judge(member, f"{member.id}/certified", seed)
 
     def mutate(
@@ -207,7 +212,7 @@ class LanguageSpecies:
         run = replace(
             self.run_settings,
             run_dir=str(folder),
-            seed=(1000 * self.run_settings.seed + member.id) % 2**32,
+            seed=derive_seed(self.run_settings.seed, "member", member.id) % 2**32,
             resume="auto",
         )
         actor = replace(member.config.actor, model=state.model, adapter=state.adapter)

@@ -17,12 +17,12 @@ from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfi
 from lactchain.data.episodes import Episode, Limits, Region, go_round, sampled_episodes
 from lactchain.data.figures import collection_metrics, movement_metrics, time_metrics
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.shards import derive_seed
 from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import LanguageEnv, language_arguments, make_language_env
 from lactchain.environments.scripted import behavior_policy
 from lactchain.errors import ConfigError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.stages.running import stage

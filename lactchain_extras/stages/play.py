@@ -12,10 +12,10 @@ from functools import partial
 
 from lactchain import plugins
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig
-from lactchain.data.shards import derive_seed
 from lactchain.environments.extractors import Chain, Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import MOST_LISTED, HumanPolicy, spoken
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.console import console, plain, show_state
 from lactchain.runs.process import is_dry_run
 from lactchain.stages.running import BatchSettings, dry_run
@@ -98,8 +98,8 @@ def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
         console.print(plain(f"completion {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
         over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
     show_state(env, observation)
-    ending = "reached" if info["success"] else "did not reach"
+    endings = {True: "reached the goal", False: "did not reach the goal", None: "came to the end"}
     said = f"{num_chains} completion{'' if num_chains == 1 else 's'}"
-    verdict = f"{policy.name} {ending} the goal: {said}, return {total:+.3g}"
+    verdict = f"{policy.name} {endings[info['success']]}: {said}, return {total:+.3g}"
     console.print(plain(verdict), soft_wrap=True)
     return total

@@ -1,0 +1,216 @@
+"""What a world hands over stays as it was, however the world goes on with its own."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+import lactchain
+from lactchain import EnvironmentConfig, LanguageEnv, TextView
+from lactchain.baselines.member_envs import MemberEnvs
+from lactchain.baselines.vector import make_vector_env
+
+LENGTH = 7
+
+
+class Corridor(gym.Env):
+    """Seven cells; the last one is the end. It keeps one board, and writes on that."""
+
+    observation_space = spaces.Box(-9, 9, (1,), np.int64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        self.board, self.seen, self.told = [2], np.array([2]), {"cell": [2]}
+        self.all = [{"board": [cell]} for cell in range(LENGTH - 1)]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._put(2)
+        return self.seen, self.told
+
+    def step(self, action):
+        self._put(max(0, self.board[0] + 2 * int(action) - 1))
+        return self.seen, 0.0, self.board[0] == LENGTH - 1, False, self.told
+
+    def _put(self, cell):
+        self.board[0] = self.seen[0] = self.told["cell"][0] = cell
+
+
+def own_list(env):
+    return {"board": env.unwrapped.board}
+
+
+def own_dict(env):
+    return env.unwrapped.told
+
+
+def own_array(env):
+    return {"board": env.unwrapped.seen}
+
+
+def own_list_in_a_tuple(env):
+    return {"board": (env.unwrapped.board,)}
+
+
+def all_its_own(env):
+    return env.unwrapped.all
+
+
+def become(env, state):
+    """Takes the very list of the state as the board, to go on writing on it."""
+    env.unwrapped.board = state["board"]
+    return env.unwrapped.seen, {}
+
+
+def corridor(get_state=own_list, **more):
+    view = TextView(
+        ("left", "right"),
+        "{cell}{feedback}",
+        lambda env, observation, info: {"cell": env.unwrapped.board[0]},
+        get_state=get_state,
+        **more,
+    )
+    return LanguageEnv(Corridor(), view, extractor="json_list")
+
+
+@pytest.mark.parametrize("get_state", [own_list, own_dict, own_array, own_list_in_a_tuple])
+def test_a_state_stays_as_it_was_when_the_world_goes_on(get_state):
+    env = corridor(get_state)
+    _, start = env.reset(seed=0)
+    text, _, _, _, first = env.step('["left"]')
+    env.step('["left"]')
+    assert (text, first["bumped"]) == ("1", [False])
+    assert [str(info["state"]) for info in (start, first)] == [
+        str(get_state(_at(cell))) for cell in (2, 1)
+    ]
+
+
+def _at(cell):
+    world = Corridor()
+    world._put(cell)
+    return world
+
+
+def test_positions_of_a_chain_stay_apart():
+    env = corridor(position=lambda env: env.unwrapped.board)
+    env.reset(seed=0)
+    assert env.step('["left", "left", "right"]')[4]["positions"] == [[1], [0], [1]]
+
+
+def test_a_state_that_is_set_is_not_the_worlds_to_change():
+    env = corridor(set_state=become, states=all_its_own)
+    states = env.view_states()
+    env.reset(options={"state": states[4]})
+    env.step('["left"]')
+    assert [state["board"] for state in states] == [[cell] for cell in range(LENGTH - 1)]
+
+
+def test_what_a_world_that_reads_tells_stays_as_it_was():
+    told = {"executed": [], "rewards": [], "bumped": [], "positions": []}
+
+    class Reader(Corridor):
+        observation_space = action_space = spaces.Text(99)
+
+        def reset(self, *, seed=None, options=None):
+            return "go", told
+
+        def step(self, action):
+            told["executed"].append(action)
+            return "go", 0.0, False, False, told
+
+    grammar = LanguageEnv(Corridor(), corridor().view).grammar
+    view = TextView(("left", "right"), "go{feedback}", lambda *_: {}, reads=grammar)
+    env = LanguageEnv(Reader(), view)
+    env.reset(seed=0)
+    infos = [env.step('["left"]')[4] for _ in range(3)]
+    assert [len(info["executed"]) for info in infos] == [1, 2, 3]
+
+
+def test_a_recorded_episode_tells_the_states_it_went_through():
+    gym.register("handed/Corridor-v0", corridor)
+    try:
+        world = EnvironmentConfig("handed/Corridor-v0")
+        policy = lactchain.FunctionPolicy(lambda text: '["right"]')
+        [episode] = lactchain.collect(policy, world, 1)
+    finally:
+        del gym.registry["handed/Corridor-v0"]
+    assert [info["state"]["board"] for info in episode.infos] == [[2], [3], [4], [5], [6]]
+    assert "changed nothing" not in "".join(episode.observations)
+
+
+class Batch(VectorEnv):
+    """Copies of the corridor in one batch, which writes each step over the last."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    num_envs = 2
+    single_observation_space, single_action_space = (
+        Corridor.observation_space,
+        Corridor.action_space,
+    )
+    observation_space = batch_space(single_observation_space, 2)
+    action_space = batch_space(single_action_space, 2)
+
+    def __init__(self, num_envs=2):
+        self.rows, self.rewards = np.zeros((2, 1), dtype=np.int64), np.zeros(2)
+        self.ended, self.cut = np.zeros(2, dtype=bool), np.zeros(2, dtype=bool)
+
+    def reset(self, *, seed=None, options=None):
+        self.rows[:] = 2
+        return self.rows, {}
+
+    def step(self, actions):
+        actions *= 2
+        self.rows[:, 0] += actions - 1
+        self.rewards += 1.0
+        self.ended[:] = self.rows[:, 0] == LENGTH - 1
+        return self.rows, self.rewards, self.ended, self.cut, {"final_obs": self.rows}
+
+    def get_state(self):
+        return {"rows": self.rows}
+
+    def set_state(self, state):
+        self.rows = state["rows"]
+
+
+@pytest.fixture
+def numeric():
+    gym.register("handed/Corridor-v0", Corridor, disable_env_checker=True)
+    gym.register("handed/Batch-v0", Corridor, vector_entry_point=Batch)
+    yield
+    del gym.registry["handed/Corridor-v0"], gym.registry["handed/Batch-v0"]
+
+
+@pytest.mark.parametrize("id", ["handed/Corridor-v0", "handed/Batch-v0"])
+def test_steps_of_copies_stay_as_they_were(numeric, id):
+    envs = MemberEnvs(id, 1, 2)
+    right = np.ones((1, 2), dtype=np.int64)
+    steps = [envs.step(right) for _ in range(4)]
+    assert [int(step.observations[0, 0, 0]) for step in steps] == [2, 3, 4, 5]
+    assert [int(step.next_observations[0, 0, 0]) for step in steps] == [3, 4, 5, 6]
+    assert [bool(step.terminated[0, 0]) for step in steps] == [False, False, False, True]
+    assert (right == 1).all()
+    if id == "handed/Batch-v0":
+        assert [float(step.rewards[0, 0]) for step in steps] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_state_of_copies_stays_as_it_was_given_and_taken(numeric):
+    envs, right = MemberEnvs("handed/Batch-v0", 1, 2), np.ones((1, 2), dtype=np.int64)
+    state = envs.state_dict()
+    for _ in range(2):
+        envs.step(right)
+        envs.load_state_dict(state)
+        assert int(state["envs"]["rows"][0, 0]) == int(state["observations"][0, 0, 0]) == 2
+        assert int(envs.step(right).next_observations[0, 0, 0]) == 3
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_an_episode_ended_on_is_not_where_the_next_begins(numeric, mode):
+    envs = make_vector_env("handed/Corridor-v0", 2, mode)
+    envs.reset(seed=0)
+    for _ in range(4):
+        after, _, _, _, infos = envs.step(np.ones(2, dtype=np.int64))
+    envs.close()
+    assert [int(last[0]) for last in infos["final_obs"]] == [6, 6]
+    assert after.tolist() == [[2], [2]]
