@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 from lactchain.config.settings import CriticConfig, LoraSettings
 from lactchain.errors import ConfigError, DataError
+from lactchain.models.adapters import ADAPTER_RECORD
 from lactchain.models.critic import EmbeddingCritic, pool, resolve_pooling
 from lactchain.models.headed import at_stored_precision
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
@@ -211,7 +212,7 @@ def test_values_of_another_meaning_or_of_another_encoder_are_refused(config, wei
 @pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
 def test_missing_and_cut_files_are_named(config, tmp_path, lora):
     trained(config(lora=lora)).save(tmp_path)
-    optional = {"README.md", "tokenizer_config.json", "chat_template.jinja"}
+    optional = {"README.md", "tokenizer_config.json", "chat_template.jinja", ADAPTER_RECORD}
     optional |= {"modules.json", "1_Pooling", "sentence_bert_config.json"}  # for others
     for name in sorted({path.name for path in tmp_path.iterdir()} - optional):
         file = tmp_path / name

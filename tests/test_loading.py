@@ -5,14 +5,16 @@ import pickle
 import shlex
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from test_all_weights import nudge
 from test_tiny_models import SMALL, corpus
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import ActorConfig, CriticConfig, GuidedActorConfig, LoraSettings
@@ -356,8 +358,14 @@ def test_what_is_no_adapter_of_low_rank_is_refused(config, adapter, weights, tmp
     refused(replace(config, adapter=str(tmp_path / "gone")), "gone")
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, cut, text])
-@pytest.mark.parametrize("name", [*ADAPTER_FILES, ADAPTER_RECORD])
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        *product([Path.unlink, cut, text], ADAPTER_FILES),
+        (cut, ADAPTER_RECORD),
+        (text, ADAPTER_RECORD),
+    ],
+)
 def test_missing_and_damaged_files_of_an_adapter_are_named(config, adapter, name, damage):
     damage(adapter / name)
     refused(replace(config, adapter=str(adapter)), name)
@@ -440,3 +448,70 @@ def test_the_tokenizers_identity_sees_chat_templates_wherever_they_are(weights, 
     assert tokenizer_checksum(actor) == both
     (actor / "additional_chat_templates" / "tool_use.jinja").write_text("others")
     assert tokenizer_checksum(actor) not in (identity, without, both)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of PEFT
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"target_modules": ["lm_head"]}, "lm_head"),
+        ({"target_modules": ["q_proj", "lm_head"]}, "lm_head"),
+        ({"target_modules": ["embed_tokens"]}, "embed_tokens"),
+        ({"target_modules": ".*(lm_head|q_proj)"}, "lm_head"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "lm_head"),
+        ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "embed_tokens"),
+        ({"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}, "embed_tokens"),
+    ],
+)
+def test_an_adapter_of_embeddings_or_output_is_refused_before_it_is_trained(
+    config, tmp_path, asked, named
+):
+    expected = f"between the embeddings and the output, got one of .*{named}"
+    if set(asked) == {"target_modules"}:
+        lora = replace(LORA, **asked)
+        with pytest.raises(ConfigError, match=f"lora.target_modules: .*{expected}"):
+            load_actor(replace(config, lora=lora), trainable=True)
+    of_peft(config, tmp_path, **asked)
+    with pytest.raises(ConfigError, match=f"{tmp_path}: .*{expected}"):
+        load_actor(replace(config, adapter=str(tmp_path)))
+
+
+@pytest.mark.parametrize("names", [["no_such_layer"], "no_such_layer", ".*[", []])
+def test_an_adapter_of_no_layer_is_one_line(config, names):
+    with pytest.raises(ConfigError, match="lora.target_modules: "):
+        load_actor(replace(config, lora=replace(LORA, target_modules=names)), trainable=True)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of PEFT
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"target_modules": ["q_proj", "v_proj"]},
+        {"target_modules": "all-linear", "use_rslora": True},
+        {"target_modules": ["q_proj"], "use_dora": True},
+        {"target_modules": ["q_proj"], "bias": "all"},
+        {"target_modules": ["q_proj"], "modules_to_save": ["o_proj"]},
+    ],
+)
+def test_an_adapter_that_peft_saved_answers_as_it_did_there(config, tmp_path, caplog, asked):
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        trained_there = of_peft(config, tmp_path, **asked)(input_ids=ids).logits
+        model, _ = load_actor(replace(config, adapter=str(tmp_path)))
+        assert torch.equal(model(input_ids=ids).logits, trained_there)
+        assert f"taken to belong to {config.model}" in caplog.text
+        together = merged(model)(input_ids=ids).logits.log_softmax(-1)
+    there = trained_there.log_softmax(-1)
+    assert (there.exp() * (there - together)).sum(-1).max() < 1e-5
+
+
+def of_peft(config, folder, **asked):
+    """A model with an adapter that PEFT alone made and saved, without a word on its base."""
+    model = AutoModelForCausalLM.from_pretrained(config.model)
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **asked))
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.05 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    return model.eval()

@@ -7,6 +7,8 @@ another one than it was trained on. Both are errors here: beside each adapter st
 
 import hashlib
 import json
+import logging
+import re
 import warnings
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -22,10 +24,12 @@ from peft import (
     prepare_model_for_kbit_training,
 )
 from peft.helpers import rescale_adapter_scale
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from transformers import PreTrainedModel
 
 from lactchain.config.settings import LoraSettings
-from lactchain.errors import DataError
+from lactchain.errors import ConfigError, DataError
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
 from lactchain.models.weight_files import read_tensors, verify_file_if_listed
@@ -35,6 +39,8 @@ from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, s
 Task = Literal["CAUSAL_LM", "SEQ_CLS"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+log = logging.getLogger(__name__)
 
 AMPLIFICATION = 1000.0
 """Factor on an adapter when it is asked whether it does anything at all."""
@@ -65,7 +71,7 @@ def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftM
     settings = LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, target_modules=lora.target_modules, task_type=task
     )
-    return _host(_prepared(model), settings)
+    return _host(_prepared(model), settings, "lora.target_modules")
 
 
 def save_adapter(
@@ -127,7 +133,7 @@ def load_adapter(
     settings = LoraConfig.from_pretrained(directory)
     settings.base_model_name_or_path = model.name_or_path  # the same base, it may have moved
     settings.inference_mode = not trainable
-    peft_model = _host(_prepared(model) if trainable else model, settings)
+    peft_model = _host(_prepared(model) if trainable else model, settings, str(directory))
     load_adapter_weights(peft_model, directory)
     trained = any(p.any() for name, p in peft_model.named_parameters() if "lora_B" in name)
     if not trained and not trainable:
@@ -201,16 +207,22 @@ def check_adapter(directory: Path, base: Path) -> None:
         raise DataError(f"{directory}: no such folder; expected a LoRA adapter")
     if (directory / "config.json").is_file():
         raise DataError(f"{directory}: holds a whole model, not an adapter; give it as `model`")
-    for name in (*ADAPTER_FILES, ADAPTER_RECORD):
+    for name in ADAPTER_FILES:
         if not (directory / name).is_file():
             raise DataError(f"{directory / name}: no such file; expected a LoRA adapter")
+    settings = read_json(directory / ADAPTER_FILES[0])
+    if settings.get("peft_type") != "LORA":
+        raise DataError(f"{directory}: expected a LORA adapter, got {settings.get('peft_type')}")
+    if not (directory / ADAPTER_RECORD).is_file():
+        log.warning(
+            "%s: another program saved this adapter, for %s; it is taken to belong to %s",
+            *(directory, settings.get("base_model_name_or_path"), base),
+        )
+        return
     record = read_adapter_record(directory)
     for name, digest in record.sha256.items():
         if sha256(directory / name) != digest:
             raise DataError(f"{directory / name}: damaged, its sha256 is not the recorded one")
-    kind = read_json(directory / ADAPTER_FILES[0])["peft_type"]
-    if kind != "LORA":
-        raise DataError(f"{directory}: expected a LORA adapter, got {kind}")
     for what, expected, got in (
         ("base model", record.base_fingerprint, base_checksum(base)),
         ("tokenizer", record.tokenizer_fingerprint, tokenizer_checksum(base)),
@@ -281,17 +293,37 @@ def _chat_templates(folder: Path) -> dict[str, str]:
     return {entry["name"]: entry["template"] for entry in template}
 
 
-def _host(model: PreTrainedModel, settings: PeftConfig) -> PeftModel:
+def _host(model: PreTrainedModel, settings: PeftConfig, key: str) -> PeftModel:
+    """The model with an adapter, of which errors name the key."""
     with warnings.catch_warnings():
         # PEFT 0.21 asks by the name that transformers 5.23 calls old.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        hosted = get_peft_model(model, settings)
+        try:
+            hosted = get_peft_model(model, settings)
+        except (ValueError, TypeError, re.error) as error:
+            raise ConfigError(f"{key}: {error}") from error
+    _check_between_embeddings(hosted, key)
     for config in hosted.peft_config.values():
         # PEFT keeps names in sets, and saves them in an order that each process draws anew.
         for name, value in vars(config).items():
             if isinstance(value, set):
                 setattr(config, name, sorted(value))
     return hosted
+
+
+def _check_between_embeddings(model: PeftModel, key: str) -> None:
+    """Raises `ConfigError` if an adapter changes the embeddings or the layer of the vocabulary.
+
+    Both may be one weight; and completions are drawn from hidden states by that layer alone.
+    """
+    base = model.get_base_model()
+    for ends in (base.get_input_embeddings(), base.get_output_embeddings()):
+        if isinstance(ends, BaseTunerLayer | AuxiliaryTrainingWrapper):
+            name = next(name for name, module in base.named_modules() if module is ends)
+            raise ConfigError(
+                f"{key}: expected an adapter of layers between the embeddings and the output, got "
+                f"one of {name}; leave that out, or train all weights (lora: null)"
+            )
 
 
 def _prepared(model: PreTrainedModel) -> PreTrainedModel:
