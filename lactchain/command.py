@@ -24,7 +24,7 @@ USAGE = """usage: lactchain COMMAND [--config NAME|FILE ...] [--key value ...]
 prints the folder of the shipped configurations, `lactchain --version` the version.
 """
 FIRST = {"report": "--run_dir", "doctor": "--url"}
-"""The option that a command's first argument is of, where it begins with a word."""
+"""The option that a command's first word is of; else it may name a shipped configuration."""
 
 
 def main() -> None:
@@ -87,8 +87,8 @@ def run(name: str, arguments: Sequence[str]) -> None:
 
 def arguments_of(name: str, words: Sequence[str]) -> list[str]:
     """The arguments that a script takes in the place of a command's; `ConfigError` as `run`."""
-    if name in FIRST and words and not words[0].startswith("-"):
-        words = [FIRST[name], *words]
+    if words and (name in FIRST or words[0] in settings(name)) and not words[0].startswith("-"):
+        words = [FIRST.get(name, "--config"), *words]
     return with_files(name, words)
 
 

@@ -89,7 +89,7 @@ def read_h5_transitions(path: str | Path) -> TransitionData:
     try:
         import h5py
     except ImportError as error:
-        raise ImportError("reading HDF5 needs h5py: pip install -e '.[h5]'") from error
+        raise ImportError("reading HDF5 needs h5py: pip install 'lactchain[h5]'") from error
     if not Path(path).is_file():
         raise DataError(f"{path}: no such file")
     try:
@@ -136,7 +136,9 @@ def read_minari_transitions(path: str | Path) -> TransitionData:
     try:
         from minari import MinariDataset
     except ImportError as error:
-        raise ImportError("reading Minari data needs minari: pip install -e '.[minari]'") from error
+        raise ImportError(
+            "reading Minari data needs minari: pip install 'lactchain[minari]'"
+        ) from error
     data_path = Path(path) / "data"
     if not data_path.is_dir():
         raise DataError(f"{path}: expected the folder of a Minari data set, found no data/ in it")

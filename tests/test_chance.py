@@ -14,7 +14,7 @@ from lactchain.data.episodes import Episode, all_episodes
 from lactchain.data.exact_values import expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.data.worth import expected_worth
-from lactchain.environments.chance import best_chains, best_within
+from lactchain.environments.chance import best_chains, best_values, best_within
 from lactchain.environments.exact import (
     all_chains,
     chain_values,
@@ -78,6 +78,27 @@ def test_without_a_cost_the_best_chain_is_a_single_action():
     assert {len(chain) for chain in chains} == {1}
     # the well-known chance within Gymnasium's limit of a hundred steps
     assert best_within(model, 100, 1)[0][0] == pytest.approx(0.7442, abs=1e-4)
+
+
+@pytest.mark.parametrize("discount_per", ["action", "chain"])
+@pytest.mark.parametrize("cost", [0.0, 0.02, 0.3])
+@pytest.mark.parametrize("longest", [1, 2, 4])
+def test_without_dice_the_best_values_are_those_of_the_best_chains(longest, cost, discount_per):
+    for env_id, kwargs in (("FrozenLake-v1", {"is_slippery": False}), ("CliffWalking-v1", {})):
+        model = tabular_model(gym.make(env_id, **kwargs))
+        one_by_one, _ = best_chains(model, longest, 0.9, discount_per, cost)
+        found = best_values(model, longest, 0.9, discount_per, cost)
+        np.testing.assert_allclose(found, one_by_one, atol=1e-9)
+
+
+def test_best_values_are_found_where_there_are_too_many_chains():
+    """5,460 chains: from the start of the lake six actions are a chain, and one more is enough."""
+    model = tabular_model(gym.make("FrozenLake-v1", is_slippery=False))
+    found = best_values(model, 6, 0.8, chain_cost=0.02)
+    assert found[0] == pytest.approx(0.8**5 - 0.02)
+    assert best_values(model, 5, 0.8, chain_cost=0.02)[0] == pytest.approx(
+        max(0.8**5 - 0.02 - 0.02 * 0.8**n for n in range(1, 6))
+    )
 
 
 @pytest.mark.parametrize(

@@ -90,3 +90,10 @@ def test_it_says_where_the_configurations_are():
     assert (folder / "accelerate/cpu_2_processes.yaml").is_file()
     assert run("--version").stdout == f"{lactchain.__version__}\n"
     assert re.fullmatch(r"\d+\.\d+\.\d+", lactchain.__version__)
+
+
+def test_a_command_takes_the_name_of_a_shipped_configuration_alone():
+    named = command.arguments_of("run_pipeline", ["tiny", "--run.seed", "1"])
+    assert named == command.arguments_of("run_pipeline", ["--config", "tiny", "--run.seed", "1"])
+    assert command.arguments_of("report", ["runs/x"]) == ["--run_dir", "runs/x"]
+    assert command.arguments_of("run_pipeline", ["tinny"]) == ["tinny"]

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from lactchain.config.parsing import (
     to_dict,
     typed_modules,
 )
+from lactchain.config.shipped import CONFIGS
 from lactchain.errors import ConfigError
 
 
@@ -179,7 +181,7 @@ def test_differences_are_dotted_keys_with_both_values():
 
 def test_a_tracker_that_is_not_installed_is_refused_with_the_command(monkeypatch):
     monkeypatch.setattr(settings, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"report_to: .*pip install -e '\.\[wandb\]'"):
+    with pytest.raises(ValueError, match=r"report_to: .*pip install 'lactchain\[wandb\]'"):
         settings.RunConfig(report_to=["wandb"])
 
 
@@ -303,3 +305,49 @@ def test_whatever_a_file_holds_is_a_configuration_or_one_line(tmp_path_factory, 
         parse(Config, ["--config", str(path)])
     except ConfigError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("train_simpo", "train_critic/gridworld_tiny"),
+        ("train_critic", "train_dqn/cartpole"),
+        ("train_critic", "run_pipeline/tiny"),
+        ("evaluate", "train_ppo/cartpole"),
+    ],
+)
+def test_a_file_of_another_command_is_named_as_such(command, file):
+    config_class = next(
+        value
+        for name, value in vars(import_module(f"lactchain.stages.{command}")).items()
+        if name.lower() == f"{command}config".replace("_", "")
+    )
+    with pytest.raises(ConfigError, match=f"{file}.yaml: .* more: no such keys; .*another command"):
+        parse(config_class, ["--config", f"{CONFIGS / file}.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        (["--names", "one"], ["one"]),
+        (["--names=one"], ["one"]),
+        (["--names", "[one, two]"], ["one", "two"]),
+        (["--names", "a, b: c"], ["a, b: c"]),
+        (["--names", "3"], ["3"]),
+        (["--inner.names", "runs/x"], None),
+    ],
+)
+def test_a_text_alone_is_a_list_of_one(typed, read):
+    config = parse(Listing, typed)
+    assert (config.names if read else config.inner.names) == (read or ["runs/x"])
+
+
+@dataclass(frozen=True)
+class Inner:
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Listing:
+    names: list[str] = field(default_factory=list)
+    inner: Inner = Inner()

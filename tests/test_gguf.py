@@ -137,7 +137,7 @@ def test_an_unknown_architecture_no_tokenizer_and_a_layer_without_weights_are_re
 
 def test_without_the_package_the_line_says_how_to_install_it(file, monkeypatch):
     monkeypatch.setattr("lactchain_extras.weights.gguf.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[gguf\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'lactchain\[gguf\]'"):
         prepared(file)
 
 

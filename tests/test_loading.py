@@ -258,7 +258,7 @@ def test_an_actor_needs_a_chat_template_and_an_encoder_does_not(actor, weights, 
 @pytest.mark.parametrize("bits", ["4bit", "8bit"])
 def test_quantisation_needs_bitsandbytes(config, bits, monkeypatch):
     monkeypatch.setattr("lactchain.models.loading.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[quantization\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'lactchain\[quantization\]'"):
         load_actor(replace(config, dtype=bits))
 
 

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from exact_returns import wordle_return
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lactchain.baselines.vector import make_vector_env
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.errors import ConfigError, DataError
@@ -318,75 +316,3 @@ def test_numbers_of_no_word_are_refused(action):
 def test_states_of_no_game_are_refused(game):
     with pytest.raises(ValueError, match="state: expected"):
         Wordle(words=WORDS).reset(options={"state": game})
-
-
-# --- many games at once --------------------------------------------------------------------------
-
-
-def test_a_batch_of_games_follows_the_rules_of_the_single_one():
-    envs = make_vector_env("lactchain/Wordle-v0", 8, words=list(LONG[::7]))
-    single = Wordle(words=LONG[::7])
-    observations, _ = envs.reset(seed=3)
-    games = [([], []) for _ in range(8)]
-    rng = np.random.default_rng(0)
-    for _ in range(30):
-        actions = rng.integers(single.action_space.n, size=8)
-        before = envs.fits.copy()
-        observations, rewards, terminated, truncated, infos = envs.step(actions)
-        shown = infos["final_obs"] if terminated.any() else observations
-        for copy, (guesses, feedback) in enumerate(games):
-            guess = single.tables.words[actions[copy]]
-            # whichever word was hidden: some word that fitted gives these very numbers
-            for hidden in np.flatnonzero(before[copy]):
-                marks = pattern_marks(int(single.tables.patterns[actions[copy], hidden]))
-                single.reset()
-                for turn in zip([*guesses, guess], [*feedback, marks], strict=True):
-                    single._learn(*turn)
-                if (single._observation() == shown[copy]).all():
-                    break
-            else:
-                raise AssertionError(f"no hidden word explains {shown[copy]}")
-            assert rewards[copy] == (0 if single.solved else -1)
-            assert terminated[copy] == (single.solved or len(guesses) == 5)
-            assert not truncated[copy]
-            games[copy] = ([], []) if terminated[copy] else (single.guesses, single.feedback)
-            assert terminated[copy] or (single.fits == envs.fits[copy]).all()
-
-
-def test_a_batch_goes_on_with_a_game_as_one_environment_does():
-    kwargs = {"words": WORDS, "require_words": False, "letters_apart": False}
-    envs, single = make_vector_env("lactchain/Wordle-v0", 3, **kwargs), Wordle(words=WORDS)
-    envs.reset(seed=0)
-    envs.step(np.zeros(3, dtype=np.int64))
-    game = state(motto="bbbbb", creep="bbgyb")
-    observation, info = single.reset(options=game)
-    observations, infos = envs.reset(options=game)
-    assert (observations == observation).all()
-    assert (infos["num_fitting"] == info["num_fitting"]).all() and (envs.fits == single.fits).all()
-    with pytest.raises(ValueError, match=r"options: expected state, or none, got \['copy'\]"):
-        envs.reset(options={"copy": 1})
-
-
-def test_a_copy_plays_the_same_games_whatever_is_beside_it():
-    few, many = (make_vector_env("lactchain/Wordle-v0", count, words=list(FEW)) for count in (2, 5))
-    for envs in (few, many):
-        envs.reset(seed=1)
-    for step in range(20):
-        action = np.full(5, step % len(FEW))
-        one, other = few.step(action[:2]), many.step(action)
-        for a, b in zip(one[:4], other[:4], strict=True):
-            np.testing.assert_array_equal(a, b[:2])
-
-
-def test_a_batch_earns_what_is_exact():
-    envs = make_vector_env("lactchain/Wordle-v0", 2000, words=list(FEW))
-    envs.reset(seed=0)
-    rng = np.random.default_rng(0)
-    returns, playing = np.zeros(2000), np.ones(2000, dtype=bool)
-    for _ in range(6):
-        guesses = np.where(envs.fits, rng.random(envs.fits.shape), -1).argmax(axis=1)
-        _, rewards, terminated, _, _ = envs.step(guesses)
-        returns += playing * rewards
-        playing &= ~terminated
-    exact = wordle_return(word_tables(FEW))
-    assert returns.mean() == pytest.approx(exact, abs=4 * returns.std() / 2000**0.5)

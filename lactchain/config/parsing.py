@@ -9,6 +9,7 @@ for values that make no sense.
 import argparse
 import difflib
 import functools
+import json
 import re
 import sys
 import types
@@ -25,6 +26,8 @@ from lactchain.config.yaml_texts import check_value, in_short, load, read_text, 
 from lactchain.errors import ConfigError
 
 Config = TypeVar("Config")
+
+LISTS = (list[str], tuple[str, ...])
 
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
@@ -59,11 +62,14 @@ def parse(
     _, argv = take_switch(sys.argv[1:] if argv is None else argv, "--dry_run")
     _, argv = take_switch(argv, "--inexact")
     _, argv = take_imports(argv)
+    argv = _with_lists(config_class, argv)
     parser = _parser(config_class, description)
     in_files: dict[str, Any] = {}
     known = set(_keys(config_class))
     for path in [value for name, value in _options(argv) if name == "config" and value]:
-        found = dict(_flatten(load(path)))
+        content = load(path)
+        _check_is_of(config_class, content, path)
+        found = dict(_flatten(content))
         _check(found.items(), known)
         in_files |= found
     _check(_options(argv), known)
@@ -181,6 +187,43 @@ def _check(found: Iterable[tuple[str, Any]], known: Set[str]) -> None:
         _check([(f"{key}.{name}", part) for name, part in (settings or {}).items()], known)
 
 
+def _check_is_of(config_class: type, content: Mapping[str, Any], path: str) -> None:
+    """Refuses a file of another command, which shows by several keys that this one has not."""
+    strange = [*_strange(config_class, content)]
+    if len(strange) > 1:
+        raise ConfigError(
+            f"{path}: {strange[0]} and {len(strange) - 1} more: no such keys; it looks like a file "
+            "of another command"
+        )
+
+
+def _strange(config_class: type, content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    annotations = typing.get_type_hints(config_class)
+    for name, value in content.items():
+        annotation = annotations.get(name)
+        nested = _nested_class(annotation)
+        if nested and isinstance(value, Mapping):
+            yield from _strange(nested, value, f"{prefix}{name}.")
+        elif "." not in name and (
+            annotation is None
+            or (isinstance(value, Mapping) and not re.search("dict|Any", str(annotation)))
+        ):
+            yield f"{prefix}{name}"
+
+
+def _with_lists(config_class: type, argv: Sequence[str]) -> list[str]:
+    """The arguments of a command, with a list of one text in the place of a text alone."""
+    texts, found = {key for key, kind in _kinds(config_class) if kind in LISTS}, [*argv]
+    for place, word in enumerate(found):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if name not in texts or not word.startswith("--"):
+            continue
+        value = value if equals else "".join(found[place + 1 : place + 2])
+        if value and not value.startswith(("[", "-")) and value != "null":
+            found[place : place + (1 if equals else 2)] = [f"--{name}=[{json.dumps(value)}]"]
+    return found
+
+
 def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in mapping.items():
         if isinstance(value, Mapping):
@@ -236,12 +279,17 @@ def _restore_texts(value: Any, key: str, texts: Mapping[str, str]) -> Any:
     return value
 
 
-def _keys(config_class: type, prefix: str = "") -> Iterator[str]:
+def _kinds(config_class: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of a config class, and what they are annotated with."""
     for name, annotation in typing.get_type_hints(config_class).items():
-        yield f"{prefix}{name}"
+        yield f"{prefix}{name}", annotation
         nested = _nested_class(annotation)
         if nested:
-            yield from _keys(nested, f"{prefix}{name}.")
+            yield from _kinds(nested, f"{prefix}{name}.")
+
+
+def _keys(config_class: type) -> Iterator[str]:
+    return (key for key, _ in _kinds(config_class))
 
 
 def _near(key: str, known: Sequence[str]) -> list[str]:
@@ -268,7 +316,7 @@ def _explain(message: str, config_class: type) -> str:
     wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)
     if wrong and path:
         expected = re.sub(r"<class '(.+?)'>", r"\1", wrong[1]).replace("typing.", "")
-        if expected.startswith("tuple"):
+        if expected.startswith(("tuple", "list")):
             expected = "a list, such as '[first, second]'"
         return f"{path}: expected {expected}, got {wrong[2]}"
     return " ".join(message.split())

@@ -79,7 +79,7 @@ class RunConfig(Bounded):
         known, trackers = {"wandb", "trackio", "tensorboard"}, self.report_to
         check(set(trackers) <= known, "report_to", f"names of {sorted(known)}", trackers)
         for name in trackers:
-            how = f"pip install -e '.[{name}]' first"
+            how = f"pip install 'lactchain[{name}]' first"
             check(find_spec(name) is not None, "report_to", f"an installed tracker ({how})", name)
 
 

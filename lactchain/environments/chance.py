@@ -22,7 +22,9 @@ from lactchain.environments.exact import (
     policy_values,
 )
 from lactchain.functional.ties import is_greatest
+from lactchain.types import Discount
 
+UNDISCOUNTED = Discount(1.0, "action")
 _remembered = lru_cache(maxsize=8)
 _PER_STATE = ("probability", "reward", "terminal", "goal")
 
@@ -56,6 +58,29 @@ def best_chains(
         if not gain.any():
             return _read_only(values, model), tuple(chains[number] for number in best)
         chosen = np.where(gain, best, chosen)
+
+
+def best_values(
+    model: TabularModel,
+    max_chain_length: int,
+    gamma: float,
+    discount_per: DiscountPer = "action",
+    chain_cost: float = 0.0,
+) -> np.ndarray:
+    """V* (N,) over chains of at most L actions, as `best_chains` gives, with `gamma` below 1.
+
+    Without dice by value iteration, for which chains need not be gone through one by one: nothing
+    is learnt within a chain, so that the best one takes the best action in each state.
+    """
+    if not model.deterministic:
+        return best_chains(model, max_chain_length, gamma, discount_per, chain_cost)[0]
+    discount, values = Discount(gamma, discount_per), np.zeros(len(model.terminal))
+    while True:
+        chains = _one_by_one(model, discount.after(0) * values, max_chain_length, np.max, discount)
+        better = np.where(model.terminal, 0.0, np.max(list(chains), axis=0) - chain_cost)
+        if np.abs(better - values).max() <= 1e-12 * max(1.0, np.abs(values).max()):
+            return better[model.non_terminal]
+        values = better
 
 
 def _choose(
@@ -123,11 +148,16 @@ def _random(model: TabularModel, values: np.ndarray, max_chain_length: int) -> n
 
 
 def _one_by_one(
-    model: TabularModel, values: np.ndarray, max_chain_length: int, over_actions: Callable
+    model: TabularModel,
+    values: np.ndarray,
+    max_chain_length: int,
+    over_actions: Callable,
+    discount: Discount = UNDISCOUNTED,
 ) -> Iterator[np.ndarray]:
     """Values (S,) of the actions of chains of 1, 2, … actions, each chosen in its own state."""
     for _ in range(max_chain_length):
-        expected = (model.probability * (model.reward + values[model.next_state])).sum(axis=2)
+        targets = model.reward + discount.inside * values[model.next_state]
+        expected = (model.probability * targets).sum(axis=2)
         values = over_actions(expected, axis=1)
         yield values
 

@@ -111,7 +111,9 @@ def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:
     except gym.error.DependencyNotInstalled as error:
         raise ConfigError(f"{key}: {env_id} needs a package: {error}") from error
     except (gym.error.Error, ImportError) as error:
-        raise ConfigError(f"{key}: no Gymnasium environment {env_id!r}: {error}") from error
+        near = [known for known in gym.registry if known.partition("-v")[0] == name]
+        mend = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ConfigError(f"{key}: no Gymnasium environment {env_id!r}: {error}{mend}") from error
 
 
 def _foreign(scheme: str, name: str, key: str) -> EnvSpec:

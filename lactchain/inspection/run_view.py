@@ -260,7 +260,8 @@ def open_run(path: str | Path | RunView) -> RunView:
         return path
     directory = Path(path)
     if not is_run(directory):
-        raise ConfigError(f"{directory}: expected a run folder, found no {RUN_FILE} in it")
+        found = f"found no {RUN_FILE} in it" if directory.is_dir() else "there is no such folder"
+        raise ConfigError(f"{directory}: expected a run folder, {found}")
     return RunView(directory)
 
 

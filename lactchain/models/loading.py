@@ -161,6 +161,8 @@ def load_base(
         _check_experts(model, path, config)
     heads = {"score.weight"} if new_head else set()
     wrong = sorted({str(k) for k in (info["missing_keys"] - heads) | info["mismatched_keys"]})
+    if wrong and (path / "critic_config.json").is_file():
+        raise DataError(f"{path}: expected a language model, got a critic; give its run's actor")
     if wrong:
         raise DataError(
             f"{path}: expected weights of every layer, {len(wrong)} are missing or of another "
@@ -372,7 +374,7 @@ def _quantization(config: ModelConfig, dtype: torch.dtype) -> BitsAndBytesConfig
     if find_spec("bitsandbytes") is None:
         raise ConfigError(
             f"{_key(config)}.dtype: 4bit and 8bit need bitsandbytes: "
-            "pip install -e '.[quantization]'"
+            "pip install 'lactchain[quantization]'"
         )
     return BitsAndBytesConfig(
         load_in_4bit=config.bits == 4,

@@ -79,7 +79,7 @@ class SearchConfig:
             check(self.method == "evolution", "method", wanted, self.method)
         if self.method == "tpe":
             there = find_spec("optuna") is not None
-            how = "pip install -e '.[search]' first"
+            how = "pip install 'lactchain[search]' first"
             check(there, "method", f"an installed optuna ({how})", self.method)
 
     @property

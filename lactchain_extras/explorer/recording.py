@@ -30,7 +30,7 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
 from lactchain.data.worth import ChainWorth, is_known
-from lactchain.environments.chance import best_chains
+from lactchain.environments import chance
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
@@ -197,9 +197,9 @@ def best_values(
     model = tabular_model(env.env, env.view)
     if env.chain_cost == 0 and discount_per == "action":  # single actions are as good as any chain
         values = optimal_values(model, gamma)
-    elif can_enumerate(env) and len(model.non_terminal) <= MAX_SOLVED:
+    elif model.deterministic or (can_enumerate(env) and len(model.non_terminal) <= MAX_SOLVED):
         longest = env.grammar.max_chain_length
-        values, _ = best_chains(model, longest, gamma, discount_per, env.chain_cost)
+        values = chance.best_values(model, longest, gamma, discount_per, env.chain_cost)
     else:
         return None
     return values[[model.row(state) for state in states]]

@@ -74,7 +74,9 @@ def convert_gguf(file: Path, folder: Path) -> dict[str, Any]:
 def _read(file: Path) -> tuple[dict[str, Any], list[Any]]:
     """What a GGUF file states, lists as None, and its tensors."""
     if find_spec("gguf") is None:
-        raise ConfigError(f"{file}: GGUF files need the package gguf: pip install -e '.[gguf]'")
+        raise ConfigError(
+            f"{file}: GGUF files need the package gguf: pip install 'lactchain[gguf]'"
+        )
     from gguf import GGUFReader
 
     with file.open("rb") as stream:

@@ -8,5 +8,4 @@ def register() -> None:
     gymnasium.register(
         "lactchain/Wordle-v0",
         entry_point="lactchain_extras.wordle.env:Wordle",
-        vector_entry_point="lactchain_extras.wordle.env:WordleVectorEnv",
     )
