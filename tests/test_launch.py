@@ -19,13 +19,13 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
-from lactchain.runs.process import launch, seed_everything
+from lactchain.runs.process import STOPPING, launch, seed_everything
 
 
 @pytest.fixture
 def script(monkeypatch):
     """Runs `main` as a script with arguments; returns its exit code, 0 when it just returns."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
     environment = dict(os.environ)
 
     def run_script(main, *arguments: str) -> int:
@@ -142,6 +142,29 @@ def test_a_signal_saves_and_then_ends():
         out, err = process.communicate(timeout=20)
     assert (out, process.returncode) == ("saved\n", 130)
     assert err.endswith("\nstopped at step 3, saved in runs/x\n")
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGQUIT"])
+def test_every_signal_that_ends_a_process_saves_and_may_come_twice(name):
+    number = getattr(signal, name)
+    with start(POLLING) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (out, process.returncode) == ("saved\n", 128 + number), err
+
+
+def test_a_run_under_nohup_outlives_its_terminal():
+    program = POLLING.replace(
+        "import ", "import signal; signal.signal(1, signal.SIG_IGN)\nimport ", 1
+    )
+    with start(program) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=20)
+    assert (out, process.returncode) == ("saved\n", 130)
 
 
 def test_a_second_signal_ends_at_once():

@@ -327,7 +327,7 @@ class TrainingConfig(Bounded):
     """Forward passes per optimiser step."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third slower."""
-    save_every_updates: AtLeast0 = 0
+    save_every_updates: AtLeast0 = 100
     """Optimiser steps between checkpoints, of which two are kept; 0: only at the end."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further arguments of transformers.TrainingArguments, by their own names, such as

@@ -39,6 +39,17 @@ from lactchain.runs.progress import is_watched
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
 LOST_SECONDS = 5.0
+AT_ONCE = (signal.SIGTERM, signal.SIGINT)
+STOPPING = (
+    *AT_ONCE,
+    *(
+        getattr(signal, name)  # Windows has none of them
+        for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+        if hasattr(signal, name)
+    ),
+)
+"""Signals that a process saves after: besides Ctrl-C and SIGTERM that of a terminal that closes,
+and those by which schedulers warn of a time limit. The first two, said again, end it at once."""
 TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 
 QUESTIONS = """--dry_run makes nothing: it prints the memory that this takes, beside what the device
@@ -185,8 +196,9 @@ def _listen_to_signals() -> None:
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end)
         threading.Thread(target=_end_if_stuck, args=(read_end,), daemon=True).start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _request_stop)
+    for number in STOPPING:
+        if number in AT_ONCE or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, _request_stop)
     threading.Thread(target=_watch_steps, daemon=True).start()
 
 
@@ -211,7 +223,7 @@ def _end_if_stuck(pipe: int) -> None:
     It may wait in a collective, or to meet it. Python runs its handlers between two steps of the
     main thread; the number of the signal comes through the pipe at once.
     """
-    while (number := os.read(pipe, 1)[0]) not in (signal.SIGTERM, signal.SIGINT):
+    while (number := os.read(pipe, 1)[0]) not in STOPPING:
         pass  # others are an environment's own business
     time.sleep(GRACE_SECONDS)
     if not _requested_signal or not distributed.has_met():
@@ -221,6 +233,8 @@ def _end_if_stuck(pipe: int) -> None:
 def _request_stop(number: int, _: FrameType | None) -> None:
     global _requested_signal
     if _requested_signal:
+        if number not in AT_ONCE:
+            return  # a terminal that closes, and its shell, may both say so
         os._exit(128 + number)
     _requested_signal = number
     os.write(2, b"\n" if is_watched() else b"")  # behind the live line
