@@ -15,6 +15,7 @@ from pathlib import Path
 
 from lactchain.config.shipped import CONFIGS, script, scripts, settings, with_files
 from lactchain.errors import ConfigError, LactChainError
+from lactchain.runs.console import guard_streams, leave_streams
 
 USAGE = """usage: lactchain COMMAND [--config NAME|FILE ...] [--key value ...]
 
@@ -31,8 +32,10 @@ def main() -> None:
     """Runs the command that the arguments of the process name."""
     name, *arguments = sys.argv[1:] or ["--help"]
     told = {"-h": overview, "--help": overview, "configs": configs, "--version": version}
+    guard_streams()
     if name in told:
         sys.stdout.write(told[name]())
+        leave_streams()
         return
     try:
         run(name, arguments)

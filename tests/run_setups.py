@@ -29,9 +29,6 @@ def start(source: str, *arguments: object, **options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-c", source, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
-        **options,
+        **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from run_setups import start
 from script_setups import config_of, run_here
 
 from lactchain.errors import Interrupted
@@ -195,3 +196,51 @@ def test_text_of_a_model_reaches_the_console_as_it_is():
     assert "[move forward]" in shown
     assert "0.1235" in shown
     assert "[red]x\\x00\\x1b\\u202e" in shown
+
+
+TALKATIVE = """
+import logging, sys
+import transformers
+from run_setups import Config
+from lactchain.models import runtime
+from lactchain.runs.console import console, table
+from lactchain.runs.process import launch
+
+def main(config):
+    for _ in range(2000):
+        table("Figures", [{"loss": 0.5, "name": "x" * 20}])
+    logging.getLogger("lactchain").warning("a \x1b[31mred\x1b[0m file \x9b2J, %s", "y" * 9999)
+    transformers.utils.logging.get_logger("transformers.models").warning("a \x1b]0;title\x07 model")
+    open(sys.argv[-1].partition("=")[2] + ".done", "w").close()
+
+main.__module__ = "run_setups"
+launch(main, Config)
+"""
+
+
+@pytest.mark.parametrize("full", [("stdout",), ("stderr",), ("stdout", "stderr")])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_console_on_a_full_disk_costs_the_lines_and_not_the_run(tmp_path, full):
+    with open("/dev/full", "w") as disk:
+        streams = dict.fromkeys(full, disk)
+        with start(TALKATIVE, f"--run.run_dir={tmp_path / 'run'}", **streams) as process:
+            _, err = process.communicate(timeout=60)
+    assert (process.returncode, (tmp_path / "run.done").exists()) == (0, True), err
+
+
+@pytest.mark.parametrize("closed", [("stdout",), ("stderr",), ("stdout", "stderr")])
+def test_a_console_that_nobody_reads_costs_the_lines_and_not_the_run(tmp_path, closed):
+    with start(TALKATIVE, f"--run.run_dir={tmp_path / 'run'}") as process:
+        for name in closed:
+            getattr(process, name).close()
+        left = [s for s in (process.stdout, process.stderr) if not s.closed]
+        said = "".join(stream.read() for stream in left)
+        process.wait(timeout=60)
+    assert (process.returncode, (tmp_path / "run.done").exists()) == (0, True), said
+
+
+def test_no_text_of_others_commands_a_terminal_and_no_line_fills_it(tmp_path):
+    with start(TALKATIVE, f"--run.run_dir={tmp_path / 'run'}") as process:
+        _, err = process.communicate(timeout=60)
+    assert not set("\x1b\x9b\x07") & set(err), ascii(err)
+    assert "red" in err and "title" in err and max(map(len, err.splitlines())) < 2100

@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 import time
+import unicodedata
 
 import numpy as np
 import pytest
@@ -105,6 +106,18 @@ def test_threads_that_an_environment_leaves_keep_no_process(code):
         out, error = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "done\n")
     assert error.splitlines()[-1] == "ended without waiting for the threads left by a world"
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J", "a\rb", "\x9b31m", "\u202eabc", "\ud800", "x" * 10**6])
+def test_an_error_shows_what_it_is_about_in_plain_letters(script, text, capsys):
+    def main(config):
+        raise DataError(f"{text}: no such file")
+
+    main.__module__ = "run_setups"
+    assert script(main) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and len(said) < 2200
+    assert all(c == "\n" or unicodedata.category(c)[0] != "C" for c in said)
 
 
 def test_one_seed_repeats_all_random_streams():

@@ -10,6 +10,10 @@ import torch
 import transformers
 from torch import nn
 
+# Its lines go the way of all others, on which no text of a model's folder commands a terminal.
+transformers.utils.logging.disable_default_handler()
+transformers.utils.logging.enable_propagation()
+
 TRUST = "LACTCHAIN_TRUST_REMOTE_CODE"
 """The environment variable that lets models run code of their own; no file can set it."""
 

@@ -1,16 +1,79 @@
 """The console: short tables for people. Text that a model wrote is never taken for markup."""
 
 import logging
+import os
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 console = Console(highlight=False)
+MOST_SHOWN = 2000
+"""Characters of a line on the console: what is wrong may hold a whole file."""
+
+
+class Unfailing:
+    """A stream that loses what it cannot write: on a full disk, or behind a reader that has gone.
+
+    The console is for people; the work goes on without them.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes what can be written."""
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Hands it on, as far as that can be done."""
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def close_quietly(self) -> None:
+        """Leaves nothing that Python would fail to write when the process ends."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+def guard_streams() -> None:
+    """Puts an `Unfailing` in the place of stdout and stderr, where nobody else has put another."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, Unfailing(stream))
+
+
+def leave_streams() -> None:
+    """What is left of the console when a process ends."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, Unfailing):
+            stream.close_quietly()
+
+
+def tell(line: str) -> None:
+    """Writes a line to stderr at once, whatever holds the console: for signals and for threads."""
+    with suppress(OSError):
+        os.write(2, one_line(line).encode() + b"\n")
+
+
+def one_line(text: str) -> str:
+    """What a line on the console shows of a text: no control characters, and no more than fits."""
+    more = f" ... ({len(text) - MOST_SHOWN:,} characters more)" if len(text) > MOST_SHOWN else ""
+    return plain(text[:MOST_SHOWN]).plain + more
 
 
 def plain(text: str) -> Text:
@@ -62,6 +125,10 @@ class LogLines(logging.StreamHandler):
         """Writes to what stderr is now: a live line puts itself in its place."""
         self.stream = sys.stderr
         super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; names of files and of models, which it may hold, are anybody's."""
+        return one_line(super().format(record))
 
 
 def show_state(env: Any, observation: str) -> None:

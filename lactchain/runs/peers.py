@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from lactchain.errors import ProcessLost
+from lactchain.runs.console import tell
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -84,7 +85,7 @@ class Peers:
         while (lost := self.look()) is None:
             time.sleep(LOOK_SECONDS)
         line = f"[rank {self._rank}] error: {lost}; give the same command to go on from the last"
-        os.write(2, f"{line} checkpoint\n".encode())
+        tell(f"{line} checkpoint")
         os._exit(ProcessLost.exit_code)
 
     def _has_left(self, rank: int) -> bool:

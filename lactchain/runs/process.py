@@ -32,7 +32,14 @@ from lactchain.errors import (
     ProcessLost,
 )
 from lactchain.runs import distributed
-from lactchain.runs.console import LogLines, console, plain
+from lactchain.runs.console import (
+    LogLines,
+    console,
+    guard_streams,
+    leave_streams,
+    one_line,
+    tell,
+)
 from lactchain.runs.preflight import look_up
 from lactchain.runs.progress import is_watched
 
@@ -82,6 +89,7 @@ def launch(
     os.environ.update(TELEMETRY_OFF)
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
+    guard_streams()
     prefix = f"[rank {distributed.rank()}] " if distributed.world_size() > 1 else ""
     speaker = "" if distributed.is_main() else prefix
     logging.basicConfig(
@@ -111,11 +119,12 @@ def launch(
     except LactChainError as error:
         label = "" if isinstance(error, Interrupted) else "error: "
         if distributed.is_main() or not alone:  # all find the same wrong in a command
-            sys.stderr.write(f"{prefix}{label}{plain(str(error))}\n")
+            sys.stderr.write(f"{prefix}{label}{one_line(str(error))}\n")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     finally:
+        leave_streams()
         code = _exit_code(sys.exception())
         distributed.leave(in_good_order=code == 0 or code > 128)
         threading.Thread(target=_end_without_threads, args=(code,), daemon=True).start()
@@ -136,8 +145,7 @@ def _end_without_threads(code: int) -> None:
     time.sleep(GRACE_SECONDS)
     left = [t.name for t in threading.enumerate() if not t.daemon and t is not main]
     if left:
-        line = f"ended without waiting for the threads {', '.join(left)}"
-        os.write(2, f"{plain(line)}\n".encode())
+        tell(f"ended without waiting for the threads {', '.join(left)}")
         os._exit(code)
 
 
@@ -213,7 +221,7 @@ def _watch_steps() -> None:
         if _requested_signal:
             code, limit = 128 + _requested_signal, min(GRACE_SECONDS, limit)
         if line := overdue(limit):
-            os.write(2, f"error: {plain(line)}; give the same command to go on\n".encode())
+            tell(f"error: {line}; give the same command to go on")
             os._exit(code)
 
 
@@ -237,8 +245,8 @@ def _request_stop(number: int, _: FrameType | None) -> None:
             return  # a terminal that closes, and its shell, may both say so
         os._exit(128 + number)
     _requested_signal = number
-    os.write(2, b"\n" if is_watched() else b"")  # behind the live line
-    os.write(2, b"stopping as soon as the state is saved; once more stops at once\n")
+    behind_the_live_line = "\n" if is_watched() else ""
+    tell(f"{behind_the_live_line}stopping as soon as the state is saved; once more stops at once")
 
 
 def seed_everything(seed: int, threads: int | None = None) -> None:
