@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from openenv_servers import FaultyGame, running
 from starlette.applications import Starlette
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import Route
 from websockets.sync.client import connect
 
@@ -30,7 +30,7 @@ from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import FunctionPolicy
-from lactchain_extras.ecosystems import free_text
+from lactchain_extras.ecosystems import free_text, openenv_client
 from lactchain_extras.ecosystems.manifest import manifest
 from lactchain_extras.ecosystems.openenv_server import Served
 from lactchain_extras.ecosystems.sessions import Session
@@ -325,7 +325,7 @@ def test_a_port_that_speaks_no_http_and_a_server_without_its_tasks_are_one_line(
         thread = threading.Thread(target=greet, args=[listening])
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        with pytest.raises(ConfigError, match="expected an OpenEnv server, got BadStatusLine"):
+        with pytest.raises(ConfigError, match=r"expected an OpenEnv server, got R\w+Error"):
             make_language_env(there(url))
         thread.join()
     app = Served(GRID).app()
@@ -375,3 +375,63 @@ def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
     assert reply["data"]["observation"]["text"]
     assert (process.returncode, out, err) == (0, "", "")
     assert taken.returncode == 2 and "take another, or 0 for a free one" in taken.stderr
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "file:///etc/passwd#",
+        "file:///dev/zero#",
+        "FILE:///etc/passwd",
+        "ftp://127.0.0.1/x",
+        "data:application/json,{}",
+        "http://127.0.0.1:9/#",
+        "http://127.0.0.1:9/?x",
+        "http://user:word@127.0.0.1:9",
+        "http://",
+        "http://127.0.0.1:0",
+        "http://127.0.0.1:port",
+        "http://[::1",
+        "/etc/passwd",
+        "127.0.0.1:8000",
+    ],
+)
+def test_only_addresses_of_servers_are_asked(address, monkeypatch):
+    monkeypatch.setattr("httpx2.Client", None)
+    with pytest.raises(
+        ConfigError, match=r"environment.id: openenv:.*expected http\(s\)://host:port"
+    ):
+        make_language_env(EnvironmentConfig(f"openenv:{address}"))
+
+
+OTHERS = ["node1", "10.0.0.1", "169.254.169.254", "localhost.evil.example", "[fe80::1]"]
+
+
+@pytest.mark.parametrize("host", OTHERS)
+def test_other_machines_are_asked_only_where_the_environment_says_so(host, monkeypatch):
+    config = EnvironmentConfig(f"openenv:http://{host}:8000")
+    with pytest.raises(ConfigError, match="expected a world on this machine; .*LACTCHAIN_HOSTS="):
+        make_language_env(config)
+    asked = []
+    monkeypatch.setenv("LACTCHAIN_HOSTS", f"other,{host.strip('[]')}")
+    monkeypatch.setattr(openenv_client, "_get", lambda url, **_: asked.append(url))
+    with pytest.raises(ConfigError, match="expected actions with one required text"):
+        make_language_env(config)
+    assert asked == [f"http://{host}:8000/manifest", f"http://{host}:8000/schema"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [1, 2],
+        "text",
+        3,
+        {"action": []},
+        {"action": {"properties": 3}},
+        {"action": {"properties": {"a": 1}}},
+    ],
+)
+def test_a_schema_of_any_shape_is_one_line(told):
+    page = Starlette(routes=[Route("/{path}", lambda request: JSONResponse(told))])
+    with running(page) as url, pytest.raises(ConfigError, match="one required text, got fields"):
+        make_language_env(EnvironmentConfig(f"openenv:{url}"))

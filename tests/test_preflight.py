@@ -254,3 +254,26 @@ def test_processes_for_gpus_that_are_not_there_are_refused(monkeypatch):
         distributed.check_launcher()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1,-1")  # configs/accelerate/cpu_2_processes.yaml
     distributed.check_launcher()
+
+
+NAMING = {
+    "actor.model": lambda p: EvaluateConfig(actor=GuidedActorConfig(model=p)),
+    "actor.adapter": lambda p: EvaluateConfig(actor=GuidedActorConfig(model=".", adapter=p)),
+    "trajectories": lambda p: TrainCriticConfig(trajectories=p),
+    "pairs": lambda p: TrainSimPOConfig(pairs=p),
+    "data": lambda p: TrainCQLConfig(data=p),
+}
+
+
+@pytest.mark.parametrize("key", NAMING)
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a pipe"])
+def test_a_setting_that_names_a_pipe_or_a_device_is_refused_and_not_read(tmp_path, key, kind):
+    place, pipe = Path(os.devnull), tmp_path / "pipe"
+    if kind != "device":
+        os.mkfifo(pipe)
+        place = pipe
+    if kind == "link to a pipe":
+        place = tmp_path / "link"
+        place.symlink_to(pipe)
+    with pytest.raises(DataError, match=f"{key}: {place}: expected .*, got a pipe or device"):
+        look_up(NAMING[key](str(place)))

@@ -5,6 +5,7 @@ loaded, and the folder of the run is left as it was.
 """
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass, replace
@@ -64,6 +65,7 @@ class _Search:
         if "id" in values and "kwargs" in values:
             find_env(config.id, f"{prefix}id")
         self._check_recorded(values.get("data"), f"{prefix}data")
+        _check_no_devices(values, prefix)
         changes = dict(self._results(values, prefix)) | self._model(config, prefix)
         for name, value in values.items():
             if is_dataclass(value):
@@ -105,6 +107,21 @@ class _Search:
 
     def _matters(self, path: str) -> bool:
         return Path(path).exists() or not self.may_be_missing
+
+
+def _check_no_devices(values: Mapping[str, Any], prefix: str) -> None:
+    """Raises `DataError` if a setting names a pipe or a device, which may have no end."""
+    for name, value in values.items():
+        for text in value if isinstance(value, list | tuple) else [value]:
+            with suppress(OSError, ValueError):  # most texts are no names of files
+                if isinstance(text, str) and os.path.exists(text) and not _is_kept(text):
+                    raise DataError(
+                        f"{prefix}{name}: {text}: expected a file or a folder, got a pipe or device"
+                    )
+
+
+def _is_kept(path: str) -> bool:
+    return os.path.isfile(path) or os.path.isdir(path)
 
 
 def _warn_of_other_words(config: Any) -> None:

@@ -161,6 +161,8 @@ def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
     """The object in a JSON file; `mend` tells at the end of messages how to come by such a file."""
     behind = f"; {mend}" if mend else ""
     try:
+        if not os.path.isfile(path) and os.path.exists(path):  # a pipe may have no end
+            raise DataError(f"{path}: expected a file, got a folder, a pipe or a device{behind}")
         return _object(Path(path).read_bytes())
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file{behind}") from error

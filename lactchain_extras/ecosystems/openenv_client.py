@@ -5,31 +5,34 @@ equal to the one within it: infos, states, tasks and grammar. Of other servers t
 has, text, reward and done; what they lack is repaired where it can be, and said once where not.
 """
 
+import ipaddress
 import json
-import urllib.error
-import urllib.request
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property, partial
-from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 import gymnasium as gym
+import httpx2
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import connect
 
 from lactchain.environments.views import State, TextView, reset_into
-from lactchain.errors import ConfigError, EnvironmentFault
+from lactchain.errors import ConfigError, EnvironmentFault, LactChainError
 from lactchain.types import ChainGrammar
 from lactchain_extras.ecosystems.free_text import HEARD, SAID, say_once, shown
+from lactchain_extras.serving.transport import RefusedError, Unfinished, text_of
 
 HIDDEN = {"metadata", "system_prompt", "truncated", "success", "done", "reward"}
 """Fields of observations that are not for whoever plays."""
 MAX_CHAINS = 100
 """Completions in an episode of a world that does not say, where no other number is given."""
-LARGEST_PAGE = 2**28
-"""Bytes of a page that are read."""
+HOSTS = "LACTCHAIN_HOSTS"
+"""The environment variable that lets worlds be on other machines; no file can set it."""
+PAGE_SECONDS = 10.0
 
 
 class OpenEnvWorld(gym.Env[str, str]):
@@ -39,7 +42,8 @@ class OpenEnvWorld(gym.Env[str, str]):
     One object is one session. It begins with the first `reset`, over a web socket.
 
     ## Arguments
-    - `name`: the URL, `http://host:port` or `https://...`.
+    - `name`: the URL, `http://host:port` or `https://...`, of this machine or of a host that
+      `LACTCHAIN_HOSTS` names (with commas between): settings may be of anybody.
     - `field`: the field of an action that takes the text; None: the one that is required.
     - `show`: the field of an observation to show; None: the only text in it, or all as JSON.
     - `reset_arguments`: sent with every reset, beside the seed.
@@ -64,7 +68,7 @@ class OpenEnvWorld(gym.Env[str, str]):
         success_reward: float = 1.0,
         timeout: float = 60.0,
     ) -> None:
-        self.url = name.rstrip("/")
+        self.url = _checked(name.rstrip("/"))
         self.manifest = self._manifest()
         self.field = field or self._text_field()
         self.show = show
@@ -146,15 +150,19 @@ class OpenEnvWorld(gym.Env[str, str]):
 
     def _text_field(self) -> str:
         """The one field that the server's actions must have, a text."""
-        schema = (_get(f"{self.url}/schema", optional=True) or {}).get("action", {})
-        properties = schema.get("properties", {})
-        required = [name for name in schema.get("required", properties) if name != "metadata"]
-        if len(required) != 1 or properties.get(required[0], {}).get("type") != "string":
-            raise ConfigError(
-                f"environment.id: openenv:{self.url}: expected actions with one required text, got"
-                f" fields {required}; name the one that takes the text as environment.kwargs.field"
-            )
-        return required[0]
+        schema = required = _get(f"{self.url}/schema", optional=True) or {}
+        with suppress(AttributeError, LookupError, TypeError, ValueError):  # any JSON may come
+            action = schema.get("action", {})
+            properties = action.get("properties", {})
+            required = [name for name in action.get("required", properties) if name != "metadata"]
+            (name,) = required
+            if properties[name]["type"] == "string":
+                return name
+        raise ConfigError(
+            f"environment.id: openenv:{self.url}: expected actions with one required text, got"
+            f" fields {str(required)[:200]}; name the one that takes the text as"
+            " environment.kwargs.field"
+        )
 
     def _connect(self) -> None:
         self.close()
@@ -218,20 +226,48 @@ class _Lost(EnvironmentFault):
     """The connection broke, or no reply came in time."""
 
 
+def _checked(url: str) -> str:
+    """The address of a world; `ConfigError` unless it is of this machine, or of a host allowed."""
+    key = f"environment.id: openenv:{url}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ConfigError(f"{key}: expected http(s)://host:port, {error}") from error
+    plain = not {"?", "#", "@"} & set(url)
+    if parts.scheme not in ("http", "https") or not host or port == 0 or not plain:
+        raise ConfigError(f"{key}: expected http(s)://host:port")
+    if not _is_here(host) and host not in os.environ.get(HOSTS, "").split(","):
+        raise ConfigError(
+            f"{key}: expected a world on this machine; settings may be of anybody, so another is "
+            f"asked only where the environment says {HOSTS}={host}"
+        )
+    return url
+
+
+def _is_here(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
 def _get(url: str, data: Mapping[str, Any] | None = None, optional: bool = False) -> Any:
     """What a page of the server holds, or answers to data; None where an optional one is not."""
-    body = None if data is None else json.dumps(data).encode()
     try:
-        request = urllib.request.Request(  # noqa: S310
-            url, body, {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310
-            return json.loads(reply.read(LARGEST_PAGE))
-    except (OSError, ValueError, HTTPException) as error:
-        if optional and isinstance(error, urllib.error.HTTPError) and error.code == 404:
+        with httpx2.Client(timeout=PAGE_SECONDS) as client:
+            return json.loads(text_of(client, url, data))
+    except (
+        LactChainError,
+        Unfinished,
+        httpx2.RequestError,
+        httpx2.InvalidURL,
+        ValueError,
+        RecursionError,
+    ) as error:
+        if optional and isinstance(error, RefusedError) and error.status == 404:
             return None
         raise ConfigError(
-            f"environment.id: openenv:{url}: expected an OpenEnv server, got {error!r}"
+            f"environment.id: openenv:{url}: expected an OpenEnv server, got {error!r:.300}"
         ) from error
 
 

@@ -12,14 +12,16 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, InvalidStateError, TimeoutError, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import cycle
 from queue import SimpleQueue
-from threading import Thread
+from socket import SHUT_RDWR
+from threading import Thread, Timer
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import httpx2
 
@@ -36,9 +38,13 @@ MAY_PASS = {408, 409, 425, 429}
 FIRST_WAIT, LONGEST_WAIT = 0.1, 20.0  # seconds at most, of the first repetition and of any
 LISTEN_SECONDS = 1.0  # after which it looks whether it is to stop
 ORDER_SECONDS = 10.0  # for one that fails: engines refuse an adapter by a 500, which stays one
+CUT_SECONDS = 0.5  # after the time for an answer, where not even its head has come
 MOST_BYTES = 2**26  # of an answer; one of a million tokens has fewer
 LOST = re.compile("refused, with 404|never been loaded|are not loaded")  # SGLang says it by a 400
 FIRST = re.compile("already (been )?loaded")  # an adapter, by another process or row
+
+
+_sockets: WeakKeyDictionary[httpx2.Client, Any] = WeakKeyDictionary()
 
 
 class Unfinished(Exception):
@@ -182,7 +188,10 @@ def text_of(client: httpx2.Client, address: str, body: Body | None = None) -> st
     """The text of an answer, bounded in time and size; `Unfinished` or `RefusedError` of others."""
     late, text = time.monotonic() + client.timeout.read, bytearray()
     method, content = ("GET", None) if body is None else ("POST", json.dumps(body))
-    with client.stream(method, address, content=content) as response:
+    with (
+        cut_off(client) as note,
+        client.stream(method, address, content=content, extensions={"trace": note}) as response,
+    ):
         for part in response.iter_bytes():
             text += part
             if len(text) > MOST_BYTES:
@@ -199,6 +208,33 @@ def text_of(client: httpx2.Client, address: str, body: Body | None = None) -> st
     if status in MAY_PASS or status >= 500:
         raise Unfinished(words, asked_wait(response.headers.get("Retry-After")))
     raise RefusedError(status, f"{address}: refused, with {words}")
+
+
+@contextmanager
+def cut_off(client: httpx2.Client) -> Iterator[Callable[[str, Mapping[str, Any]], None]]:
+    """Ends what a client waits for when its time is over, headers and `100 Continue` included.
+
+    Its own limit is of each read alone, so that a byte a second would keep it for ever.
+
+    Yields:
+        What the client is to tell of its work (httpcore's extension `trace`).
+    """
+
+    def note(event: str, about: Mapping[str, Any]) -> None:
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            _sockets[client] = about["return_value"].get_extra_info("socket")
+
+    def cut() -> None:
+        with suppress(OSError, KeyError):
+            _sockets[client].shutdown(SHUT_RDWR)
+
+    timer = Timer(client.timeout.read + CUT_SECONDS, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield note
+    finally:
+        timer.cancel()
 
 
 def parsed(address: str, text: str) -> Any:
