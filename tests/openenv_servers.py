@@ -6,19 +6,19 @@ import json
 import socket
 import threading
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
+
+from lactchain_extras.ecosystems.openenv_server import server_of
 
 
 @contextlib.contextmanager
 def running(app):
     """The URL of an application, while it is served."""
     listening = socket.create_server(("127.0.0.1", 0))
-    settings = uvicorn.Config(app, log_level="warning", lifespan="off", ws="websockets-sansio")
-    server = uvicorn.Server(settings)
+    server = server_of(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

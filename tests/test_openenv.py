@@ -365,7 +365,7 @@ def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
     command, pipes = [sys.executable, "-m", "lactchain", *words], {"stdout": -1, "stderr": -1}
     with subprocess.Popen([*command, "0"], **pipes, text=True) as process:
         line = process.stdout.readline()
-        told = r"lactchain/GridWorld-v0 at (\S+): 960 tasks, 64 sessions at most"
+        told = r"lactchain/GridWorld-v0 at (\S+) : 960 tasks, 64 sessions at most"
         (url,) = re.findall(told, line)
         (reply,) = ask(url, reset(seed=0))
         port = url.rpartition(":")[2]

@@ -6,19 +6,23 @@ start states. OpenEnv's `/reset` and `/step` over plain HTTP are not there: each
 a new environment, so that no episode could be played by them.
 """
 
+import asyncio
+import ipaddress
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from socket import create_server, socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
@@ -27,6 +31,10 @@ from lactchain_extras.ecosystems.manifest import manifest
 from lactchain_extras.ecosystems.sessions import Session
 from lactchain_extras.ecosystems.tasks import task_states
 
+REQUEST_SECONDS = 10.0
+"""In which a request has to come, from its first byte to its last."""
+MOST_BYTES = 2**20
+"""Of the body of a request."""
 TEXT = {"type": "string"}
 SCHEMA = {
     "action": {
@@ -84,7 +92,7 @@ class Served:
         asked = {
             "tasks": lambda tasks, _: {"tasks": tasks, "env_name": self.name},
             "num_tasks": lambda tasks, _: {"num_tasks": len(tasks)},
-            "task": lambda tasks, data: {"task": tasks[data["index"]]},
+            "task": lambda tasks, data: {"task": tasks[_index(data)]},
             "task_range": lambda tasks, data: {
                 "tasks": tasks[slice(data.get("start"), data.get("stop"))]
             },
@@ -98,6 +106,9 @@ class Served:
 
     async def _play(self, websocket: WebSocket) -> None:
         """One session, from its first message to its last."""
+        if _is_of_a_page(websocket):
+            await websocket.close()
+            return
         await websocket.accept()
         if self._num_sessions >= self.max_sessions:
             full = f"all {self.max_sessions} sessions are taken"
@@ -124,15 +135,49 @@ class Served:
 
     def _answering(self, answer: Callable) -> Callable:
         async def endpoint(request: Request) -> JSONResponse:
+            if _is_of_a_page(request):
+                raise HTTPException(403, "pages of other servers may not ask")
             try:
-                data = await request.json()
+                data = json.loads(await _body(request))
                 tasks = self.tasks[data["split"]]
                 return JSONResponse(answer(tasks, data))
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+            except ClientDisconnect:
+                return JSONResponse(None)  # nobody hears it
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
                 detail = f"expected a split of {sorted(self.tasks)} and its tasks, got {error!r}"
-                raise HTTPException(400, detail) from error
+                raise HTTPException(400, detail[:300]) from error
 
         return endpoint
+
+
+class TimedProtocol(H11Protocol):
+    """Closes a connection whose request does not come to its end: uvicorn 0.40 waits for ever."""
+
+    _late: asyncio.TimerHandle | None = None
+    _heard: Any = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """The time runs before the first byte, too."""
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for."""
+        self._late.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """The time ends with the request; it runs again from the first byte of the next one."""
+        if self._late.cancelled():
+            self._wait()
+        super().data_received(data)
+        is_session = self.transport.get_protocol() is not self
+        if is_session or (self.cycle is not self._heard and not self.cycle.more_body):
+            self._heard = self.cycle
+            self._late.cancel()
+
+    def _wait(self) -> None:
+        self._late = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
 
 
 def serve(
@@ -151,19 +196,55 @@ def serve(
     listening = _listen(host, port)
     url = f"http://{host}:{listening.getsockname()[1]}"
     count = sum(map(len, served.tasks.values())) or "seeds for"
-    server = uvicorn.Server(
+    server = server_of(served.app())
+    say(f"{config.id} at {url} : {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it")
+    with suppress(KeyboardInterrupt):
+        server.run(sockets=[listening])
+
+
+def server_of(app: Starlette) -> uvicorn.Server:
+    """What runs an application."""
+    return uvicorn.Server(
         uvicorn.Config(
-            served.app(),
+            app,
             log_level="warning",
             lifespan="off",
+            http=TimedProtocol,
             ws="websockets-sansio",
             ws_per_message_deflate=False,  # texts are short, and compressing takes longer
             timeout_graceful_shutdown=1,
         )
     )
-    say(f"{config.id} at {url}: {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it")
-    with suppress(KeyboardInterrupt):
-        server.run(sockets=[listening])
+
+
+def _is_of_a_page(connection: HTTPConnection) -> bool:
+    """Whether a page in somebody's browser asks that this server did not send.
+
+    Programs name no origin. A name other than localhost may lead anywhere ("DNS rebinding").
+    """
+    origin = connection.headers.get("origin")
+    if origin is None:
+        return False
+    page = urlsplit(origin)
+    known = page.hostname == "localhost"
+    with suppress(ValueError):
+        known = known or bool(ipaddress.ip_address(page.hostname or ""))
+    return not known or page.netloc != connection.headers.get("host")
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise HTTPException(413, f"expected at most {MOST_BYTES:,} bytes")
+    return bytes(body)
+
+
+def _index(data: Mapping[str, Any]) -> int:
+    if type(data["index"]) is not int or data["index"] < 0:
+        raise ValueError(f"index: expected a whole number of at least 0, got {data['index']!r}")
+    return data["index"]
 
 
 def _listen(host: str, port: int) -> socket:

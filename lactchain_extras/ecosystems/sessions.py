@@ -84,6 +84,8 @@ class Session:
         if not self._begun:
             raise _Refused("step: expected a reset before it")
         text = data["text"]
+        if not isinstance(text, str | list):
+            raise _Refused(f"text: expected a text, got {type(text).__name__}")
         # Clients that read a reply as JSON where they can send what they have read of a chain.
         completion = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
         self._episode["step_count"] += 1

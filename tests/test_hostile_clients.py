@@ -1,0 +1,148 @@
+"""Whoever asks a server of ours, and however: it answers in a line, stays, and is not held up."""
+
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection
+
+import pytest
+from openenv_servers import running
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from lactchain.config.settings import EnvironmentConfig
+from lactchain_extras.ecosystems import openenv_server
+from lactchain_extras.ecosystems.openenv_server import MOST_BYTES, Served
+
+GRID = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2})
+
+
+@pytest.fixture(scope="module")
+def url():
+    with running(Served(GRID).app()) as url:
+        yield url
+
+
+def post(url, body, **headers):
+    """The status and the text of an answer."""
+    request = urllib.request.Request(f"{url}/GridWorld/task", body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def asking(**data):
+    return json.dumps({"split": "train"} | data).encode()
+
+
+FOREIGN = ["https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1:1", "file://"]
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+def test_pages_of_other_servers_may_not_play(url, origin):
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(url.replace("http", "ws") + "/ws", origin=origin)
+    assert post(url, asking(index=0), Origin=origin)[0] == 403
+
+
+def test_a_name_that_leads_here_makes_no_page_one_of_ours(url):
+    port = url.rpartition(":")[2]
+    name = f"evil.example:{port}"
+    assert post(url, asking(index=0), Origin=f"http://{name}", Host=name)[0] == 403
+
+
+def test_programs_and_pages_of_this_server_may_play(url):
+    for origin in (None, url):
+        with connect(url.replace("http", "ws") + "/ws", origin=origin) as session:
+            session.send('{"type": "reset", "data": {"seed": 0}}')
+            assert json.loads(session.recv())["type"] == "observation"
+    assert post(url, asking(index=0))[0] == post(url, asking(index=0), Origin=url)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"x" * (MOST_BYTES + 1), 413),
+        (b'{"split": "' + b"x" * (MOST_BYTES - 100) + b'"}', 400),
+        (b"[" * 100_000, 400),
+        (b"", 400),
+        (b"null", 400),
+        (b"\xff\xfe", 400),
+        (asking(index=True), 400),
+        (asking(index=-1), 400),
+        (asking(index=0.0), 400),
+        (asking(index=10**30), 400),
+        (asking(), 400),
+        (asking(split=["train"], index=0), 400),
+    ],
+)
+def test_a_body_that_asks_for_nothing_there_is_one_short_line(url, body, status):
+    found, told = post(url, body)
+    assert found == status and len(told) < 400
+    assert post(url, asking(index=1))[0] == 200
+
+
+@pytest.mark.parametrize("text", [3, None, True, {"text": "x"}, 0.5])
+def test_a_completion_that_is_no_text_is_an_error_and_costs_nothing(url, text):
+    with connect(url.replace("http", "ws") + "/ws") as session:
+        session.send('{"type": "reset", "data": {"seed": 0}}')
+        session.recv()
+        session.send(json.dumps({"type": "step", "data": {"text": text}}))
+        reply = json.loads(session.recv())
+        assert reply["data"]["code"] == "VALIDATION_ERROR"
+        assert "text: expected a text" in reply["data"]["message"]
+
+
+HEAD = b"POST /GridWorld/task HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"G", HEAD, HEAD + b"\r\n", HEAD + b'\r\n{"split": '], ids=range(5)
+)
+@pytest.mark.parametrize("drip", [b"", b" "], ids=["silent", "dripping"])
+def test_a_request_that_never_ends_is_closed(url, monkeypatch, first, drip):
+    monkeypatch.setattr(openenv_server, "REQUEST_SECONDS", 0.3)
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(first)
+        closed = False
+        for _ in range(600):
+            try:
+                client.settimeout(0.05)
+                closed = client.recv(4096) == b""
+            except TimeoutError:
+                pass
+            except OSError:
+                closed = True
+            if closed:
+                break
+            if drip:
+                try:
+                    client.sendall(drip)
+                except OSError:
+                    closed = True
+                    break
+    assert closed
+
+
+def test_a_session_outlives_the_time_for_a_request(url, monkeypatch):
+    monkeypatch.setattr(openenv_server, "REQUEST_SECONDS", 0.2)
+    with connect(url.replace("http", "ws") + "/ws") as session:
+        time.sleep(0.6)
+        session.send('{"type": "reset", "data": {"seed": 0}}')
+        assert json.loads(session.recv())["type"] == "observation"
+
+
+def test_one_connection_asks_again_and_again(url):
+    with closing(HTTPConnection(url.removeprefix("http://"), timeout=30)) as client:
+        ports = set()
+        for _ in range(3):
+            client.request("GET", "/health")
+            assert b"healthy" in client.getresponse().read()
+            ports.add(client.sock.getsockname())
+        assert len(ports) == 1
