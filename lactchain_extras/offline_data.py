@@ -9,16 +9,18 @@ would teach nonsense, and calling it terminal would be untrue.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lactchain.baselines.transitions import TransitionData
 from lactchain.errors import DataError
 
+D4RL_KEYS = ("timeouts", "next_observations")
 H5_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,13 @@ def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes")
     """
     parts, num_dropped = [], 0
     for number, episode in enumerate(episodes):
+        for name in ("observations", "actions", "rewards"):
+            column = getattr(episode, name)
+            if column.dtype.kind not in "biuf" or not column.ndim:
+                raise DataError(
+                    f"{source}: episode {number}: expected {name} that are one array of numbers "
+                    "(of a space of parts, such as Dict or Tuple, write one part alone)"
+                )
         steps = len(episode.rewards)
         if len(episode.actions) != steps or len(episode.observations) - steps not in (0, 1):
             raise DataError(
@@ -79,11 +88,14 @@ def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes")
 def read_h5_transitions(path: str | Path) -> TransitionData:
     """A file in d3rlpy's layout: one row a step, episodes one after another.
 
-    `terminals` says that the environment ended the episode, `episode_terminals` that it ended in
-    any way. The state after a cut was not recorded, so the last step of a cut episode is dropped.
+    `terminals` says that the environment ended the episode, `episode_terminals` (of d3rlpy 1) or
+    `timeouts` (of D4RL) that it ended in any way. d3rlpy 2 keeps episodes apart. The state after a
+    cut was not recorded, but in D4RL's `next_observations`, so the last step of a cut episode is
+    dropped.
 
     Raises:
-        DataError: a key is missing, or columns differ in length.
+        DataError: a key is missing, columns differ in length, or the layout is that of d3rlpy 0
+            (whose rewards belong to the step before) or 2.0.
         ImportError: h5py is not installed.
     """
     try:
@@ -94,10 +106,40 @@ def read_h5_transitions(path: str | Path) -> TransitionData:
         raise DataError(f"{path}: no such file")
     try:
         with h5py.File(path, "r") as file:
-            columns = {key: file[key][()] for key in H5_KEYS if key in file}
-    except OSError as error:
-        raise DataError(f"{path}: expected an HDF5 file, {error}") from error
+            if "columns" in file:
+                return from_episodes(_episodes_of_d3rlpy_2(file, str(path)), str(path))
+            if "discrete_action" in file and "version" not in file:
+                raise DataError(
+                    f"{path}: written by d3rlpy 0, whose rewards belong to the step before; load it"
+                    " by d3rlpy 1 and dump it again"
+                )
+            columns = {key: file[key][()] for key in (*H5_KEYS, *D4RL_KEYS) if key in file}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: expected an HDF5 file in d3rlpy's layout, {error}") from error
+    if "timeouts" in columns and "episode_terminals" not in columns:
+        columns["episode_terminals"] = columns["timeouts"]
     return from_columns(columns, str(path))
+
+
+def _episodes_of_d3rlpy_2(file: Mapping[str, Any], source: str) -> Iterator[RecordedEpisode]:
+    if "num_episodes" not in file:
+        raise DataError(
+            f"{source}: written by d3rlpy 2.0; load it by a later one and dump it again"
+        )
+    for number in range(int(file["num_episodes"][()])):
+        if f"observations_{number}" not in file:
+            raise DataError(f"{source}: episode {number}: expected one array of observations")
+        parts = (file[f"{name}_{number}"][()] for name in ("observations", "actions", "rewards"))
+        observations, actions, rewards = parts
+        terminated = bool(file[f"terminated_{number}"][()])
+        yield RecordedEpisode(observations, _discrete(actions), rewards.ravel(), terminated)
+
+
+def _discrete(actions: np.ndarray) -> np.ndarray:
+    """Numbers of actions as (N,), which d3rlpy stores as that or as (N, 1); others as they are."""
+    if actions.dtype.kind not in "iu":
+        return actions
+    return actions.astype(np.int64).reshape(len(actions))
 
 
 def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
@@ -105,23 +147,23 @@ def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
     missing = [key for key in H5_KEYS if key not in columns]
     if missing:
         raise DataError(f"{source}: no {', '.join(missing)}; expected {', '.join(H5_KEYS)}")
-    lengths = {key: len(columns[key]) for key in H5_KEYS}
+    lengths = {key: len(column) for key, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"{source}: expected columns of one length, got {lengths}")
     terminals = columns["terminals"].astype(bool).ravel()
     ends = columns["episode_terminals"].astype(bool).ravel() | terminals
     ends[-1:] = True  # a last episode that recording cut
-    rewards, actions = columns["rewards"].ravel(), columns["actions"]
-    if actions.dtype.kind in "iu":  # d3rlpy stores discrete ones as (N,) or (N, 1)
-        actions = actions.astype(np.int64).reshape(len(actions))
-    episodes = (
-        RecordedEpisode(
-            columns["observations"][start:stop], actions[start:stop], rewards[start:stop],
-            bool(terminals[stop - 1]),
-        )
-        for start, stop in pairwise((0, *(np.flatnonzero(ends) + 1)))
-    )  # fmt: skip
-    return from_episodes(episodes, source)
+    rewards, actions = columns["rewards"].ravel(), _discrete(columns["actions"])
+    seen, after = columns["observations"], columns.get("next_observations")
+
+    def episode(start: int, stop: int) -> RecordedEpisode:
+        last = [] if after is None else [after[stop - 1 : stop]]
+        observations = np.concatenate([seen[start:stop], *last])
+        ended = bool(terminals[stop - 1])
+        return RecordedEpisode(observations, actions[start:stop], rewards[start:stop], ended)
+
+    cuts = (0, *(np.flatnonzero(ends) + 1))
+    return from_episodes((episode(*cut) for cut in pairwise(cuts)), source)
 
 
 def read_minari_transitions(path: str | Path) -> TransitionData:

@@ -118,3 +118,70 @@ def test_minari_files_are_read(tmp_path, monkeypatch):
         np.testing.assert_array_equal(getattr(data, name), np.array(values))
     with pytest.raises(DataError, match="expected the folder of a Minari data set"):
         read_minari_transitions(tmp_path)
+
+
+def h5(path, **columns):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        for name, column in columns.items():
+            file.create_dataset(name, data=column)
+    return path
+
+
+def test_each_version_of_d3rlpy_is_read_by_its_own_convention(tmp_path):
+    """Steps 0-2 end by themselves, 3-4 are cut, in each layout."""
+    ones = {n: column[:5] for n, column in columns().items()}
+    first = read_offline(h5(tmp_path / "1.h5", **ones, discrete_action=True, version="1.0"))
+    apart = {"columns": [n.encode() for n in ("observations", "actions", "rewards", "terminated")]}
+    for number, (start, stop) in enumerate([(0, 3), (3, 5)]):
+        for name in ("observations", "actions"):
+            apart[f"{name}_{number}"] = ones[name][start:stop]
+        apart[f"rewards_{number}"] = ones["rewards"][start:stop, None]
+        apart[f"terminated_{number}"] = number == 0
+    second = read_offline(h5(tmp_path / "2.h5", **apart, num_episodes=2, version="2.1"))
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+    assert first.rewards.tolist() == [0, 10, 20, 30]
+    with pytest.raises(
+        DataError, match="written by d3rlpy 0, whose rewards belong to the step befo"
+    ):
+        read_offline(h5(tmp_path / "0.h5", **ones, discrete_action=True))
+    with pytest.raises(DataError, match="written by d3rlpy 2.0; load it by a later one"):
+        read_offline(h5(tmp_path / "20.h5", columns=apart["columns"], total_size=2, version="2.0"))
+
+
+@pytest.mark.parametrize("with_successors", [False, True])
+def test_time_outs_of_d4rl_are_cuts(tmp_path, with_successors):
+    ones = columns()
+    timeouts = ones.pop("episode_terminals") & ~ones["terminals"].astype(bool)
+    more = {"next_observations": ones["observations"] + 1} if with_successors else {}
+    data = read_offline(h5(tmp_path / "d4rl.hdf5", **ones, timeouts=timeouts, **more))
+    assert data.terminated.tolist() == [False, False, True, False] + [False] * 2 * with_successors
+    assert data.observations.ravel().tolist() == [0, 1, 2, 3] + [4, 5] * with_successors
+    if with_successors:
+        assert data.next_observations.ravel().tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "observations",
+    [
+        np.array({"a": np.zeros(3)}),
+        np.array([{"a": 1}] * 3),
+        np.array(["a", "b", "c"]),
+        np.array(3.0),
+    ],
+)
+def test_observations_of_parts_or_texts_are_refused(observations):
+    episode = RecordedEpisode(observations, np.zeros(3), np.zeros(3), True)
+    with pytest.raises(
+        DataError, match="file: episode 0: expected observations that are one array"
+    ):
+        from_episodes([episode], "file")
+
+
+@pytest.mark.parametrize(
+    "columns", [{"columns": 3}, {"columns": [b"a"], "num_episodes": [1, 2]}, {}]
+)
+def test_other_hdf5_files_are_one_line(tmp_path, columns):
+    with pytest.raises(DataError, match="a.h5"):
+        read_offline(h5(tmp_path / "a.h5", **columns))

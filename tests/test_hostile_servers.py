@@ -4,6 +4,7 @@ import random
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import httpx2
@@ -86,16 +87,15 @@ FAULTS = {
 }
 
 
-@pytest.fixture
-def server():
-    """Sets the fault, and the address of a server that has it."""
+@pytest.fixture(scope="module")
+def url():
+    """A server that has the fault whose number a path begins with; the rest is its chance."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=256)
-    chosen = {"fault": "good", "chance": random.Random(0)}
 
     def serve(peer):
         with closing(peer), suppress(OSError):
-            peer.recv(65_536)
-            FAULTS[chosen["fault"]](peer, chosen["chance"])
+            number, chance = peer.recv(65_536).split(b" ", 2)[1].strip(b"/").split(b"/")
+            [*FAULTS.values()][int(number)](peer, random.Random(int(chance)))
 
     def listen():
         with suppress(OSError):
@@ -103,13 +103,13 @@ def server():
                 threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
 
     threading.Thread(target=listen, daemon=True).start()
-    yield chosen, f"http://127.0.0.1:{listening.getsockname()[1]}/generate"
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     listening.close()
 
 
-def exchange(client, address, body):
+def exchange(client, url, fault, chance=0, body=None):
     """What came of one exchange, and how long it took."""
-    began = time.monotonic()
+    address, began = f"{url}/{[*FAULTS].index(fault)}/{chance}", time.monotonic()
     try:
         outcome = parsed(address, text_of(client, address, body))
     except (LactChainError, Unfinished, httpx2.RequestError) as error:
@@ -119,29 +119,31 @@ def exchange(client, address, body):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_of_a_server_is_an_error_of_ours_within_the_time(server, fault):
-    chosen, address = server
+def test_every_fault_of_a_server_is_an_error_of_ours_within_the_time(url, fault):
     (client,) = clients(1, PATIENCE)
     with client:
-        chosen["fault"] = fault
-        outcome, seconds = exchange(client, address, {"text": "x"})
+        outcome, seconds = exchange(client, url, fault, body={"text": "x"})
         assert (outcome == {"a": 1}) == (fault == "good")
         assert seconds < 30, "the server sleeps for 60"
-        chosen["fault"] = "good"
-        again = [exchange(client, address, None)[0] for _ in range(3)]  # a connection may be stale
+        again = [exchange(client, url, "good")[0] for _ in range(3)]  # a connection may be stale
         assert {"a": 1} in again
 
 
 @pytest.mark.slow
-def test_two_thousand_exchanges_with_a_server_that_draws_its_faults(server):
-    chosen, address = server
-    chance = random.Random(1)
-    (client,) = clients(1, PATIENCE)
-    with client:
-        for _ in range(2000):
-            chosen["fault"] = chance.choice([*FAULTS])
-            outcome, seconds = exchange(client, address, chance.choice([None, {"text": "x"}]))
-            read = outcome == {"a": 1}
-            stale = isinstance(outcome, httpx2.RequestError)  # a connection that was closed since
-            assert read or stale if chosen["fault"] == "good" else not read, chosen["fault"]
-            assert seconds < PATIENCE + 1.0, chosen["fault"]
+def test_two_thousand_exchanges_with_a_server_that_draws_its_faults(url):
+    def exchanges(seed):
+        chance = random.Random(seed)
+        (client,) = clients(1, PATIENCE)
+        with client:
+            for number in range(125):
+                fault, body = chance.choice([*FAULTS]), chance.choice([None, {"text": "x"}])
+                yield fault, *exchange(client, url, fault, number, body)
+
+    with ThreadPoolExecutor(16) as threads:
+        found = [row for rows in threads.map(lambda n: [*exchanges(n)], range(16)) for row in rows]
+    assert len(found) == 2000 and {fault for fault, _, _ in found} == {*FAULTS}
+    for fault, outcome, seconds in found:
+        read = outcome == {"a": 1}
+        stale = isinstance(outcome, httpx2.RequestError)  # a connection that was closed since
+        assert read or stale if fault == "good" else not read, fault
+        assert seconds < PATIENCE + 1.0, fault

@@ -169,7 +169,7 @@ def test_a_conversation_is_a_prompt_by_the_chat_template_alone(weights, tmp_path
     expected = tokenizer.apply_chat_template(longer, add_generation_prompt=True)["input_ids"]
     assert template.encode_batch([longer, text.prompt]) == [expected, first]
     rows[1]["chosen"] = longer
-    with pytest.raises(DataError, match="row 1: expected a completion of one message"):
+    with pytest.raises(DataError, match="row 1: expected one prompt before the last messages"):
         open_pairs(write(rows, tmp_path, "jsonl"))
 
 

@@ -25,6 +25,8 @@ from lactchain.storage.files import disk_errors, make_folder
 from lactchain.storage.manifests import manifest_beside, read_with_manifest, write_with_manifest
 
 ROWS_PER_GROUP = 4096
+ROWS_AT_ONCE, MOST_UNPACKED = 64, 2**28  # of a file of anybody; the second in bytes
+BYTES_OF_A_ROW = 512  # of Python, whatever is in it
 _NUMBERED = re.compile(r"\d{5}-of-(\d{5})\.parquet")
 encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -102,6 +104,36 @@ def _missing(found: Sequence[Path]) -> list[str]:
     totals = {match[1] for match in numbered if match}
     wanted = {f"{n:05d}-of-{total}.parquet" for total in totals for n in range(int(total))}
     return sorted(wanted - {path.name for path in found})
+
+
+def read_foreign(path: Path) -> pa.Table:
+    """The rows of a file of anybody; `DataError` where it unpacks to a thousand times its size.
+
+    Raises:
+        ArrowException, OSError: it cannot be read.
+    """
+    most = max(MOST_UNPACKED, 1000 * path.stat().st_size)
+    file, batches = pq.ParquetFile(path), []
+    total = file.metadata.num_rows * BYTES_OF_A_ROW
+    schema = pa.schema([field.with_type(_written_out(field.type)) for field in file.schema_arrow])
+    packed = file.iter_batches(batch_size=ROWS_AT_ONCE)
+    while total <= most and (batch := next(packed, None)) is not None:
+        batches.append(batch.cast(schema))
+        total += batches[-1].nbytes
+    if total > most:
+        raise DataError(f"{path}: expected rows of at most {most:,} bytes, got more")
+    return pa.Table.from_batches(batches, schema)
+
+
+def _written_out(kind: pa.DataType) -> pa.DataType:
+    """A type without dictionaries, by which a few bytes stand for many."""
+    if pa.types.is_dictionary(kind):
+        return _written_out(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_written_out(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_written_out(field.type)) for field in kind])
+    return kind
 
 
 def has_manifest(path: str | Path) -> bool:

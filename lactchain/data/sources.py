@@ -1,8 +1,10 @@
 """Data to learn from, ours or somebody else's: preference pairs and episodes, whatever the file.
 
 What is not ours is a JSONL file, a parquet file or a folder of them, or a folder that Minari or
-`datasets.Dataset.save_to_disk` wrote. Preference pairs have TRL's columns `prompt`, `chosen` and
-`rejected`, texts or conversations. An episode is a row of T decisions:
+`datasets.Dataset.save_to_disk` wrote. Of a data set in splits it is the one called train. Preference
+pairs have TRL's columns `prompt`, `chosen` and `rejected`, texts or conversations; where both answers
+begin with the prompt it need not stand beside them ("implicit prompt"). An episode is a row of T
+decisions:
 
 | column | |
 |---|---|
@@ -13,7 +15,9 @@ What is not ours is a JSONL file, a parquet file or a folder of them, or a folde
 | success | optional: whether it ended well |
 """  # noqa: E501
 
-from collections.abc import Mapping, Sequence
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +29,23 @@ from lactchain.data import parquet
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_trajectories
 from lactchain.errors import DataError
-from lactchain.storage.files import parse_json_lines
+from lactchain.storage.files import parse_json_lines, read_json
 from lactchain.storage.manifests import RUN_FILE, is_run, run_around
 from lactchain.storage.results import result_of
-from lactchain.types import Action, PreferencePair, Trajectory
+from lactchain.types import Action, Conversation, PreferencePair, Trajectory
 
 Row = Mapping[str, Any]
+
+SUFFIXES = (".parquet", ".jsonl", ".json")
+LAST_TURN = "\n\nAssistant:"
+_DESCRIBES = re.compile(r"(dataset_(info|infos|dict)|state|metadata|.*config.*)\.json")
+_SHARD = re.compile(r"-\d+-of-\d+.*")
+_SPLIT = re.compile(
+    "(?<![a-z])(train|training|validation|valid|dev|val|test|testing|eval|evaluation)(?![a-z])",
+    re.I,
+)
+
+log = logging.getLogger(__name__)
 
 PAIR_COLUMNS = ("prompt", "chosen", "rejected")
 EPISODE_COLUMNS = ("observations", "completions", "rewards", "terminated")
@@ -80,33 +95,76 @@ def _read_file(file: Path) -> list[Trajectory]:
     if parquet.has_manifest(file) or has_others or run_around(file):
         return read_trajectories(file)
     try:
-        table = pq.ParquetFile(file).read()
+        table = parquet.read_foreign(file)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{file}: damaged: {error}") from error
     return from_table(table, file)
 
 
 def pair_of(row: Row, name: str) -> PreferencePair:
-    """A preference pair of a row of TRL's columns; errors call the row `name`."""
-    _require(row, PAIR_COLUMNS, name)
-    prompt, completions = row["prompt"], [_spoken(row[side], name) for side in PAIR_COLUMNS[1:]]
-    return PreferencePair(prompt if isinstance(prompt, str) else tuple(prompt), *completions)
+    """A preference pair of a row of TRL's columns; errors call the row `name`.
+
+    Raises:
+        DataError: naming the column that is missing, or not a text or a conversation.
+    """
+    _require(row, PAIR_COLUMNS, name, optional="prompt")
+    read = {c: _spoken(row[c], f"{name}: {c}") for c in PAIR_COLUMNS if row.get(c) is not None}
+    prompt, chosen, rejected = read.get("prompt"), read["chosen"], read["rejected"]
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        if prompt is None:
+            prompt, chosen, rejected = _parted(chosen, rejected, name)
+        return PreferencePair(prompt, chosen, rejected)
+    if isinstance(chosen, str) or isinstance(rejected, str):
+        raise DataError(f"{name}: expected two texts or two conversations, got one of each")
+    before = chosen[:-1]
+    if rejected[:-1] != before or not (before or prompt):
+        raise DataError(f"{name}: expected one prompt before the last messages, got two or none")
+    is_it = prompt is None or prompt == before or before == _asked(prompt)
+    if before and not is_it:
+        raise DataError(f"{name}: expected chosen to begin with the prompt, got another beginning")
+    return PreferencePair(prompt or before, chosen[-1]["content"], rejected[-1]["content"])
 
 
-def _spoken(completion: str | Sequence[Row], name: str) -> str:
-    """The text of a completion, or of a conversation of one message."""
-    if isinstance(completion, str):
-        return completion
-    if len(completion) != 1 or not isinstance(completion[0].get("content"), str):
-        raise DataError(f"{name}: expected a completion of one message, got {completion!r}")
-    return completion[0]["content"]
+def _asked(prompt: str | Conversation) -> Conversation:
+    """The conversation that a prompt alone stands for."""
+    return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
+
+
+def _parted(chosen: str, rejected: str, name: str) -> tuple[str, str, str]:
+    """Prompt and answers of two dialogues in one text each, as in HH-RLHF (Bai et al. 2022)."""
+    prompt, turn, answer = chosen.rpartition(LAST_TURN)
+    if not turn or not rejected.startswith(prompt + turn):
+        raise DataError(f"{name}: expected {', '.join(PAIR_COLUMNS)}, got no prompt")
+    return prompt + turn, answer.strip(), rejected.removeprefix(prompt + turn).strip()
+
+
+def _spoken(said: Any, name: str) -> str | Conversation:
+    """A text, or a conversation of texts; errors call it `name`."""
+    if isinstance(said, str):
+        return said
+    if not isinstance(said, list | tuple) or not said:
+        raise DataError(f"{name}: expected a text or a conversation, got {_shown(said)}")
+    for message in said:
+        parts = (message.get("role"), message.get("content")) if isinstance(message, dict) else ()
+        if not parts or not all(isinstance(part, str) for part in parts):
+            raise DataError(
+                f"{name}: expected messages of role and content, both texts, got {_shown(message)}"
+            )
+    return tuple({"role": m["role"], "content": m["content"]} for m in said)
 
 
 def _episode(row: Row, name: str, number: int) -> Trajectory:
     _require(row, EPISODE_COLUMNS, name)
+    for column, of, kind in (
+        ("observations", str, "a list of texts"),
+        ("completions", str, "a list of texts"),
+        ("rewards", int | float, "a list of numbers"),
+    ):
+        cells = row[column]
+        if not isinstance(cells, list | tuple) or not all(_is(cell, of) for cell in cells):
+            raise DataError(f"{name}: {column}: expected {kind}, got {_shown(cells)}")
+    terminated, success = (_flag(row, column, name) for column in ("terminated", "success"))
     observations, completions = tuple(row["observations"]), tuple(row["completions"])
-    terminated, success = bool(row["terminated"]), row.get("success")
-    success = None if success is None else bool(success)
     if terminated and len(observations) == len(completions):
         observations = (*observations, "")
     try:
@@ -121,12 +179,29 @@ def _episode(row: Row, name: str, number: int) -> Trajectory:
             terminated=terminated,
             truncated=not terminated,
         )
-    except (TypeError, ValueError) as error:
+    except (ValueError, OverflowError) as error:
         raise DataError(f"{name} is no episode: {error}") from error
 
 
-def _require(row: Row, columns: Sequence[str], name: str) -> None:
-    if missing := [column for column in columns if row.get(column) is None]:
+def _flag(row: Row, column: str, name: str) -> bool | None:
+    """True or false, also as 1 and 0; None where there is none. The text "false" is neither."""
+    value = row.get(column)
+    if value is not None and not (isinstance(value, int) and value in (0, 1)):
+        raise DataError(f"{name}: {column}: expected true or false, got {_shown(value)}")
+    return None if value is None else bool(value)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind; true and false are no numbers."""
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    return f"{str(value)[:60]!r} ({type(value).__name__})"
+
+
+def _require(row: Row, columns: Sequence[str], name: str, optional: str = "") -> None:
+    if missing := [c for c in columns if row.get(c) is None and c != optional]:
         raise DataError(
             f"{name}: expected {', '.join(columns)}, got {', '.join(row)}; {', '.join(missing)} "
             "missing, rename or add the columns"
@@ -137,15 +212,63 @@ def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
     """The rows of a data set that is not ours; None where our own reader should look."""
     if is_run(path):
         return None
+    if (path / "dataset_dict.json").is_file():
+        path = path / _training_split(path, read_json(path / "dataset_dict.json").get("splits"))
     if (path / "state.json").is_file():
         return plugins.required("datasets", str(path)).saved_dataset(path).to_list()
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    if texts := [file for file in files if file.suffix in (".jsonl", ".json") and file.is_file()]:
-        return [row for file in texts for row in parse_json_lines(file, file.read_bytes())]
+    if path.is_file() and path.suffix not in SUFFIXES:
+        raise DataError(
+            f"{path}: expected a file that ends in {', '.join(SUFFIXES)}, or a folder of them; "
+            "write each row as a JSON object on a line of its own"
+        )
+    files = _of_one_split(path, _rows_files(path))
+    if not files or files[0].suffix in SUFFIXES[1:]:
+        texts = [(file, file.read_bytes()) for file in files]
+        rows = [row for file, content in texts for row in parse_json_lines(file, content)]
+        return rows if files else None
     try:
-        tables = [pq.ParquetFile(file) for file in _files(path)]
+        if our_column in pq.ParquetFile(files[0]).schema_arrow.names:
+            return None
+        return [row for file in files for row in parquet.read_foreign(file).to_pylist()]
     except (pa.ArrowException, OSError):
         return None
-    if our_column in tables[0].schema_arrow.names:
-        return None
-    return [row for table in tables for row in table.read().to_pylist()]
+
+
+def _rows_files(path: Path) -> list[Path]:
+    """The files that hold the rows of a data set; what describes them is not among these."""
+    if not path.is_dir():
+        return [path] if path.is_file() else []
+    lines = [file for file in sorted(path.rglob("*.jsonl")) if file.is_file()]
+    tables = _files(path) if any(path.rglob("*.parquet")) else []
+    if lines and tables:
+        named = f"{lines[0].name} and {tables[0].name}"
+        raise DataError(f"{path}: expected files of one kind, got {named}")
+    others = [file for file in sorted(path.glob("*.json")) if not _DESCRIBES.match(file.name)]
+    return tables or lines or others
+
+
+def _of_one_split(path: Path, files: Sequence[Path]) -> list[Path]:
+    """Those of the split that is for training, where the names of files or folders tell splits."""
+    splits: dict[str, list[Path]] = {}
+    for file in files:
+        name = _split_of(file.relative_to(path)) if path.is_dir() else ""
+        splits.setdefault(name, []).append(file)
+    return list(files) if len(splits) < 2 else splits[_training_split(path, splits)]
+
+
+def _split_of(file: Path) -> str:
+    """The split that a name tells, as data/train_prefs-00000-of-00001.parquet train_prefs."""
+    names = [_SHARD.sub("", file.stem), *(part for part in reversed(file.parent.parts))]
+    return next((name for name in names if _SPLIT.search(name)), "")
+
+
+def _training_split(path: Path, splits: Any) -> str:
+    names = sorted(splits) if isinstance(splits, Iterable) else []
+    if training := [name for name in names if name in ("train", "training")]:
+        left = ", ".join(name or "others" for name in names if name not in training)
+        log.info("%s: the split %s is read, %s is not", path, training[0], left or "nothing else")
+        return training[0]
+    raise DataError(
+        f"{path}: expected one split, got {', '.join(name or 'others' for name in names)}; give the"
+        " file or the folder of one"
+    )

@@ -1,0 +1,286 @@
+"""Files of others mean what their writers meant, or are refused by name, file, row and column."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, DatasetDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lactchain.data import parquet
+from lactchain.data.sources import open_pairs, open_trajectories
+from lactchain.errors import DataError
+
+PAIR = {"prompt": "p", "chosen": "a", "rejected": "b"}
+EPISODE = {
+    "observations": ["one", "two"],
+    "completions": ["go"],
+    "rewards": [1.0],
+    "terminated": True,
+    "success": None,
+}
+
+
+def pairs(*names):
+    return [PAIR | {"prompt": name} for name in names]
+
+
+def put(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def asked(path):
+    return [pair.prompt for pair in open_pairs(path)]
+
+
+# --- splits and descriptions ---------------------------------------------------------------------
+
+TRAIN, OTHER = pairs("1", "2", "3"), pairs("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("train", "other"),
+    [
+        ("data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"),
+        ("train.jsonl", "test.jsonl"),
+        ("train.json", "validation.json"),
+        ("train/a.parquet", "test/a.parquet"),
+        ("train-00000-of-00001.parquet", "dev-00000-of-00001.parquet"),
+        ("data/train.parquet", "data/eval.parquet"),
+        ("train.jsonl", "train_sft.jsonl"),
+    ],
+)
+def test_of_several_splits_the_one_for_training_is_read(tmp_path, train, other):
+    put(tmp_path / train, TRAIN)
+    put(tmp_path / other, OTHER)
+    assert asked(tmp_path) == ["1", "2", "3"]
+    assert asked(tmp_path / other) == ["x", "y"]
+
+
+def test_episodes_of_a_test_split_are_not_trained_on(tmp_path):
+    put(tmp_path / "train.jsonl", [EPISODE] * 3)
+    put(tmp_path / "test.jsonl", [EPISODE] * 2)
+    assert len(open_trajectories(tmp_path)) == 3
+
+
+def test_splits_that_were_saved_together_are_told_apart(tmp_path):
+    splits = {"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(OTHER)}
+    DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    assert asked(tmp_path / "saved") == ["1", "2", "3"]
+    DatasetDict({"test": splits["test"], "val": splits["test"]}).save_to_disk(tmp_path / "none")
+    with pytest.raises(DataError, match="expected one split, got test, val; give the"):
+        open_pairs(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("test.jsonl", "validation.jsonl"),
+        ("train_prefs.parquet", "test_prefs.parquet"),
+        ("test.parquet", "more.parquet"),
+    ],
+)
+def test_splits_without_one_for_training_are_named(tmp_path, names):
+    for name in names:
+        put(tmp_path / name, TRAIN)
+    with pytest.raises(DataError, match="expected one split, got .*; give the file or the folder"):
+        open_pairs(tmp_path)
+
+
+def test_parts_of_one_split_belong_together(tmp_path):
+    put(tmp_path / "train-00000-of-00002.parquet", pairs("1"))
+    put(tmp_path / "train-00001-of-00002.parquet", pairs("2"))
+    assert asked(tmp_path) == ["1", "2"]
+    put(tmp_path / "more" / "a.jsonl", pairs("1"))
+    put(tmp_path / "more" / "b.jsonl", pairs("2"))
+    assert asked(tmp_path / "more") == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "name", ["dataset_infos.json", "dataset_info.json", "README.md", "config.json", "notes.json"]
+)
+def test_what_describes_a_data_set_is_no_row_of_it(tmp_path, name):
+    put(tmp_path / "train.jsonl", TRAIN)
+    (tmp_path / name).write_text('{"default": {"splits": {"train": 3}}}')
+    assert asked(tmp_path) == ["1", "2", "3"]
+
+
+def test_files_of_two_kinds_are_not_mixed(tmp_path):
+    put(tmp_path / "a.jsonl", TRAIN)
+    put(tmp_path / "b.parquet", TRAIN)
+    with pytest.raises(DataError, match="one kind, got a.jsonl and b.parquet"):
+        open_pairs(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pairs.csv", "pairs.jsonl.gz", "pairs.txt", "pairs"])
+@pytest.mark.parametrize("read", [open_pairs, open_trajectories])
+def test_a_file_of_another_kind_is_told_which_kinds_are_read(tmp_path, name, read):
+    content = b"prompt,chosen,rejected\na,b,c\n"
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    with pytest.raises(DataError, match=r"ends in .parquet, .jsonl, .json.*JSON object on a line"):
+        read(tmp_path / name)
+
+
+# --- implicit prompts ----------------------------------------------------------------------------
+
+
+def said(role, content):
+    return {"role": role, "content": content}
+
+
+QUESTION, GOOD, BAD = said("user", "why?"), said("assistant", "so"), said("assistant", "no")
+EARLIER = [said("system", "be kind"), said("user", "hi"), said("assistant", "hello")]
+HUMAN = "\n\nHuman: hi\n\nAssistant: hello\n\nHuman: why?\n\nAssistant:"
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ({"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, "why?"),
+        ({"chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, (QUESTION,)),
+        ({"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}, (QUESTION,)),
+        (
+            {"prompt": [QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+            (QUESTION,),
+        ),
+        (
+            {"chosen": [*EARLIER, QUESTION, GOOD], "rejected": [*EARLIER, QUESTION, BAD]},
+            (*EARLIER, QUESTION),
+        ),
+        ({"prompt": "why?", "chosen": [GOOD], "rejected": [BAD]}, "why?"),
+        ({"chosen": f"{HUMAN} so", "rejected": f"{HUMAN} no"}, HUMAN),
+    ],
+)
+def test_the_prompt_that_both_answers_begin_with_is_read(tmp_path, row, prompt):
+    put(tmp_path / "a.jsonl", [row])
+    (pair,) = open_pairs(tmp_path / "a.jsonl")
+    assert (pair.prompt, pair.chosen, pair.rejected) == (prompt, "so", "no")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "other", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+        {"chosen": [QUESTION, GOOD], "rejected": [said("user", "how?"), BAD]},
+        {"chosen": [GOOD], "rejected": [BAD]},
+        {"chosen": "so", "rejected": "no"},
+        {"chosen": f"{HUMAN} so", "rejected": f"{HUMAN[:-14]}? no"},
+        {"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": "no"},
+    ],
+)
+def test_answers_to_two_prompts_or_none_are_refused(tmp_path, row):
+    put(tmp_path / "a.jsonl", [row])
+    with pytest.raises(DataError, match="a.jsonl: row 0"):
+        open_pairs(tmp_path / "a.jsonl")
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("terminated", "false"),
+        ("terminated", "true"),
+        ("terminated", 2),
+        ("terminated", [True]),
+        ("success", "no"),
+        ("observations", "ab"),
+        ("observations", ["a", None]),
+        ("observations", [1, 2]),
+        ("completions", [5]),
+        ("completions", "g"),
+        ("completions", {"0": "go"}),
+        ("rewards", ["1"]),
+        ("rewards", [True]),
+        ("rewards", [None]),
+        ("rewards", "1"),
+    ],
+)
+def test_a_cell_of_another_type_is_refused_by_row_and_column(tmp_path, column, value):
+    put(tmp_path / "a.jsonl", [EPISODE, EPISODE | {column: value}])
+    with pytest.raises(DataError, match=f"a.jsonl: row 1: {column}: expected"):
+        open_trajectories(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("column", PAIR)
+@pytest.mark.parametrize(
+    "value",
+    [3, 0.5, True, [], [3], ["a"], {"a": 1}, [{"role": "user"}], [{"role": 1, "content": "x"}]],
+)
+def test_an_answer_that_is_no_text_is_refused_by_row_and_column(tmp_path, column, value):
+    put(tmp_path / "a.jsonl", [PAIR, PAIR | {column: value}])
+    with pytest.raises(DataError, match=f"a.jsonl: row 1: {column}: expected"):
+        open_pairs(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("rewards", ["[NaN]", "[Infinity]", "[1e999]", "[" + "9" * 400 + "]"])
+def test_rewards_that_are_no_finite_numbers_are_refused(tmp_path, rewards):
+    row = json.dumps(EPISODE | {"rewards": []}).replace('"rewards": []', f'"rewards": {rewards}')
+    (tmp_path / "a.jsonl").write_text(row + "\n")
+    with pytest.raises(DataError, match="a.jsonl"):
+        open_trajectories(tmp_path / "a.jsonl")
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["role", "content", "a"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(row=st.fixed_dictionaries({}, optional=dict.fromkeys([*PAIR, *EPISODE], ANYTHING)))
+def test_a_table_of_any_types_is_read_as_texts_or_refused_by_name(tmp_path, row):
+    file = tmp_path / "a.jsonl"
+    put(file, [row])
+    for read in (open_pairs, open_trajectories):
+        try:
+            (found,) = read(file)
+        except DataError as error:
+            assert "a.jsonl" in str(error) and len(str(error)) < 600
+            continue
+        if read is open_pairs:
+            assert isinstance(found.chosen, str) and isinstance(found.rejected, str)
+            assert isinstance(found.prompt, str | tuple)
+        else:
+            assert list(found.observations)[: len(row["observations"])] == row["observations"]
+            assert [action.text for action in found.actions] == row["completions"]
+            assert found.terminated == bool(row["terminated"])
+
+
+# --- what unpacks to more ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "dictionary", "lists of dictionaries", "nothing"])
+def test_a_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(parquet, "MOST_UNPACKED", 2**20)
+    long = pa.array(["x" * 2_000] * 20_000)
+    if kind != "plain":
+        long = long.dictionary_encode()
+    if kind.startswith("lists"):
+        long = pa.ListArray.from_arrays(pa.array([0, 10_000, 20_000], pa.int32()), long)
+    if kind == "nothing":
+        long = pa.nulls(10**6)
+    table = pa.table({"prompt": long, "chosen": long, "rejected": long})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd")
+    with pytest.raises(DataError, match="expected rows of at most .* bytes, got more"):
+        open_pairs(tmp_path / "a.parquet")
+
+
+def test_a_file_of_equal_prompts_is_read(tmp_path):
+    put(tmp_path / "a.parquet", pairs(*["the same long instruction " * 50] * 500))
+    assert len(open_pairs(Path(tmp_path / "a.parquet"))) == 500
