@@ -130,7 +130,7 @@ def test_other_chat_templates_keep_the_prefix_and_lose_no_text(name, observation
         ]
         assert count[0] == count[1]
     clean = observation.encode("utf-8", "ignore").decode()
-    assert clean == "" or clean in template.render(clean)
+    assert clean.strip() == "" or clean.strip() in template.render(clean)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -214,3 +214,67 @@ def test_a_chat_template_that_does_harm_or_does_not_end_is_an_error(template, mo
     monkeypatch.setattr(prompting, "RENDER_SECONDS", 0.2)
     with pytest.raises(DataError, match="chat template"):
         PromptTemplate(byte_level(template, []), "none")
+
+
+# --- data of others ------------------------------------------------------------------------------
+
+TRIMS = {
+    "both ends": byte_level(NO_SYSTEM, ["<start>", "<end>"]),
+    "nothing": byte_level(CHATML, ["<|im_start|>", "<|im_end|>"]),
+    "the end": byte_level(
+        CHATML.replace("{{ m.content }}", "{{ m.content.rstrip() }}"),
+        ["<|im_start|>", "<|im_end|>"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRIMS)
+@pytest.mark.parametrize("strategy", ["", "Go."])
+@pytest.mark.parametrize("text", ["hi", "hi\n", " hi", "\n hi \n\n", "a\tb\t", "\u2003x"])
+def test_white_space_around_a_text_is_what_the_chat_template_leaves(name, strategy, text):
+    tokenizer = TRIMS[name]
+    user = {"role": "user", "content": text}
+    talk = [{"role": "system", "content": strategy}, user] if strategy else [user]
+    if strategy and name == "both ends":  # it knows no system role
+        talk = [{"role": "user", "content": f"{strategy}\n\n{text}"}]
+    expected = tokenizer.apply_chat_template(talk, add_generation_prompt=True)["input_ids"]
+    template = PromptTemplate(tokenizer, strategy)
+    assert template.encode(text) == expected
+    assert tokenizer(template.render(text), add_special_tokens=False)["input_ids"] == expected
+
+
+@pytest.mark.parametrize("name", ["chatml", "no system role", "mistral, older", "mistral, newer"])
+@pytest.mark.parametrize("number", range(4))
+def test_the_text_of_a_special_token_in_a_conversation_stays_plain(name, number):
+    tokenizer = OTHERS[name]
+    special = (tokenizer.all_special_tokens * 4)[number]
+    template = PromptTemplate(tokenizer)
+    harmless, harmful = ([{"role": "user", "content": f"a{text}g"}] for text in ("x", special))
+    ids = template.encode_batch([harmful])[0]
+    count = [sum(i in tokenizer.all_special_ids for i in row) for row in
+             (ids, template.encode_batch([harmless])[0])]  # fmt: skip
+    unknown = tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids
+    assert count[0] == count[1] or unknown
+
+
+def marked(tokenizer, text):
+    return PromptTemplate(tokenizer).render(text)
+
+
+@pytest.mark.parametrize("name", ["chatml", "no system role", "mistral, newer"])
+def test_data_that_carry_a_chat_template_already_are_refused_with_their_count(name):
+    tokenizer = OTHERS[name]
+    template, end = PromptTemplate(tokenizer), prompting.end_of_completion(tokenizer)
+    plain, said = ("Grid 4x4.", Action("go")), "pairs: row 1 and 0 more: expected texts without"
+    for row in (
+        (marked(tokenizer, "Grid 4x4."), Action("go")),
+        (f" {marked(tokenizer, 'x')}", Action("go")),
+        ("Grid 4x4.", Action(f"go{end}")),
+        ("Grid 4x4.", Action(f"go{end}\n")),
+    ):
+        with pytest.raises(DataError, match=said):
+            template.check_untemplated([plain, row, plain], "pairs")
+    with pytest.raises(DataError, match="pairs: row 0 and 2 more"):
+        template.check_untemplated([(marked(tokenizer, "x"), Action("go"))] * 3, "pairs")
+    template.check_untemplated([plain, (f"a {end}", Action("go", (1, 2)))], "pairs")
+    template.check_untemplated([([{"role": "user", "content": "x"}], Action("go"))], "pairs")

@@ -95,6 +95,8 @@ def token_view(
     observed = [[texts.setdefault(o, len(texts)) for o in t.observations] for t in trajectories]
     actions: dict[Action, int] = {}
     said = [actions.setdefault(trajectories[e].actions[t], len(actions)) for e, t in decisions]
+    said_to = ((trajectories[e].observations[t], trajectories[e].actions[t]) for e, t in decisions)
+    template.check_untemplated(said_to, "trajectories: decisions")
     prompts = template.encode_batch(list(texts))
 
     def name(number: int) -> str:

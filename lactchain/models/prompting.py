@@ -8,7 +8,7 @@ chat template of the model's tokenizer.
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
@@ -68,6 +68,7 @@ class PromptTemplate:
         self.strategy = resolve_strategy(strategy, action_names, max_chain_length)
         self._tokenizer = tokenizer
         self._before, self._after = _render_around_slot(tokenizer, self.strategy)
+        self._trimmed = _trimmed(tokenizer, self.strategy, self._before, self._after)
         self._plain = _plain_tokenizer(tokenizer)
         self._fit(tokenizer)
 
@@ -81,7 +82,7 @@ class PromptTemplate:
 
     def render(self, observation: str) -> str:
         """The prompt as text, for people and for datasets; tokens come from `encode`."""
-        return f"{self._before}{observation}{self._after}"
+        return f"{self._before}{self._trimmed(observation)}{self._after}"
 
     def encode(self, observation: str) -> list[int]:
         """The token ids of the prompt for one observation."""
@@ -99,10 +100,35 @@ class PromptTemplate:
             for text in observations
         ]
 
+    def check_untemplated(
+        self, asked: Iterable[tuple[str | Conversation, Action]], source: str
+    ) -> None:
+        """Raises `DataError` if texts of others come with the chat template around them already.
+
+        Its special tokens would be read as the plain characters that they are in a text, and a
+        second template be put around it. Completions that were sampled here are left out.
+        """
+        specials = _special_texts(self._tokenizer)
+        opening = next((s for s in specials if self._before.lstrip().startswith(s)), None)
+        closing, wrong = end_of_completion(self._tokenizer), []
+        for number, (prompt, action) in enumerate(asked):
+            if not action.token_ids and (
+                (opening and isinstance(prompt, str) and prompt.lstrip().startswith(opening))
+                or (closing and action.text.rstrip().endswith(closing))
+            ):
+                wrong.append(number)
+        if wrong:
+            raise DataError(
+                f"{source}: row {wrong[0]} and {len(wrong) - 1} more: expected texts without the "
+                f"chat template, got some that begin with {opening} or end with {closing}; give "
+                "prompts as conversations, or the texts alone"
+            )
+
     def encode_next(self, observation: str) -> list[int]:
         """The tokens between a completion, with its end, and the next one, as the talk goes on."""
         before, after = self._between_turns
-        text = self._plain.encode(encodable(observation), add_special_tokens=False).ids
+        shown = encodable(self._trimmed_alone(observation))
+        text = self._plain.encode(shown, add_special_tokens=False).ids
         return [*_ids(self._tokenizer, before), *text, *_ids(self._tokenizer, after)]
 
     @cached_property
@@ -114,14 +140,29 @@ class PromptTemplate:
         _, before, after = text.split(_SLOT)
         return before.lstrip().removeprefix(end_of_completion(self._tokenizer)), after
 
+    @cached_property
+    def _trimmed_alone(self) -> Callable[[str], str]:
+        """What the chat template takes off a message that nothing is put before."""
+        return _trimmed(self._tokenizer, "", *_render_around_slot(self._tokenizer, ""))
+
     def _encode_conversation(self, messages: Conversation) -> list[int]:
-        text = render(
-            self._tokenizer, list(messages), add_generation_prompt=True, enable_thinking=False
-        )
-        return _ids(self._tokenizer, text)
+        options = {"add_generation_prompt": True, "enable_thinking": False}
+        contents = [message["content"] for message in messages]
+        if not any(s in content for s in _special_texts(self._tokenizer) for content in contents):
+            return _ids(self._tokenizer, render(self._tokenizer, list(messages), **options))
+        slots = [{**m, "content": f"{_SLOT}-{number}-"} for number, m in enumerate(messages)]
+        ids: list[int] = []
+        for piece in re.split(rf"({_SLOT}-\d+-)", render(self._tokenizer, slots, **options)):
+            if not piece.startswith(_SLOT):
+                ids += _ids(self._tokenizer, piece)
+                continue
+            content = encodable(self._trimmed_alone(contents[int(piece.split("-")[-2])]))
+            ids += self._plain.encode(content, add_special_tokens=False).ids
+        return ids
 
     def _encode_texts(self, observations: Sequence[str]) -> list[list[int]]:
-        texts = [f"{self._lead}{encodable(text)}{self._tail}" for text in observations]
+        shown = (encodable(self._trimmed(text)) for text in observations)
+        texts = [f"{self._lead}{text}{self._tail}" for text in shown]
         encodings = self._plain.encode_batch_fast(texts, add_special_tokens=False)
         return [
             [*self.prefix_ids, *encoding.ids[self._num_anchor_ids :], *self._suffix_ids]
@@ -154,7 +195,20 @@ class PromptTemplate:
         )
 
 
-def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tuple[str, str]:
+def _trimmed(
+    tokenizer: PreTrainedTokenizerBase, strategy: str, before: str, after: str
+) -> Callable[[str], str]:
+    """Takes off a text what the chat template takes off: white space at its ends, or nothing."""
+    spaced_before, spaced_after = _render_around_slot(tokenizer, strategy, f" \n{_SLOT} \n")
+    starts, ends = spaced_before == before, spaced_after == after
+    if starts and ends:
+        return str.strip
+    return str.lstrip if starts else str.rstrip if ends else str
+
+
+def _render_around_slot(
+    tokenizer: PreTrainedTokenizerBase, strategy: str, shown: str = _SLOT
+) -> tuple[str, str]:
     """The texts before and after the observation, the strategy as system text where that exists."""
     if tokenizer.chat_template is None:
         raise DataError(
@@ -162,8 +216,8 @@ def _render_around_slot(tokenizer: PreTrainedTokenizerBase, strategy: str) -> tu
             "instruction-tuned model, or put a chat_template.jinja into the model's folder"
         )
     template = _DATE.sub(lambda call: repr(_TODAY.strftime(call[2])), tokenizer.get_chat_template())
-    user = {"role": "user", "content": _SLOT}
-    joined = {"role": "user", "content": f"{strategy}\n\n{_SLOT}"}
+    user = {"role": "user", "content": shown}
+    joined = {"role": "user", "content": f"{strategy}\n\n{shown}"}
     arrangements = [[{"role": "system", "content": strategy}, user], [joined]]
     for messages in arrangements if strategy else [[user]]:
         try:

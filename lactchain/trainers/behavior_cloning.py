@@ -44,6 +44,7 @@ def cloning_rows(
     Raises:
         DataError: there were examples, and none is left; or another tokenizer's model sampled one.
     """
+    template.check_untemplated(examples, "examples")
     prompts = template.encode_batch([observation for observation, _ in examples])
     actions = [action for _, action in examples]
     completions = encode_completions(actions, tokenizer, "examples: row {}".format)

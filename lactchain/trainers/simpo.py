@@ -63,6 +63,9 @@ def preference_rows(
     Raises:
         DataError: there were pairs, and none is left; or another tokenizer's model sampled one.
     """
+    for side in ("chosen", "rejected"):
+        said = ((p.prompt, Action(getattr(p, side), p.chosen_token_ids)) for p in pairs)
+        template.check_untemplated(said, f"pairs: {side}")
     columns: dict[str, list[Any]] = {
         "prompt_ids": template.encode_batch([pair.prompt for pair in pairs])
     }

@@ -106,7 +106,8 @@ def _read_sglang(body: Mapping[str, Any]) -> Response:
 def _write_text(row: Request) -> dict[str, Any]:
     return {
         "model": row.model, "prompt": row.prompt, "max_tokens": row.max_tokens,
-        "temperature": row.temperature, "seed": row.seed,
+        "temperature": row.temperature, "seed": row.seed, "top_p": 1.0, "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,  # top_k, min_p and others are unknown to some, who refuse them
     }  # fmt: skip
 
 

@@ -139,6 +139,9 @@ class ServedActor:
 
     def _text(self, observation: str) -> str:
         """The prompt for a server that puts the beginning of a text before it by itself."""
+        special = re.compile("|".join(map(re.escape, self.tokenizer.all_special_tokens)) or "(?!)")
+        # The server reads texts: what would be a special token there is broken up.
+        observation = special.sub(lambda found: " ".join(found[0]), observation)
         text, first = self.template.render(observation), self.tokenizer.bos_token
         adds = first and self.tokenizer("")["input_ids"][:1] == [self.tokenizer.bos_token_id]
         return text.removeprefix(first) if adds else text
