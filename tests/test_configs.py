@@ -16,8 +16,9 @@ from lactchain.environments.language import make_language_env
 from lactchain.models.prompting import PromptTemplate
 from lactchain.stages import run_pipeline
 from lactchain.stages.running import BatchSettings
-from lactchain.stages.sizing import fill, measure_world
+from lactchain.stages.sizing import fill
 from lactchain.stages.token_values import batches_of
+from lactchain.stages.world_size import measure_world
 from lactchain_extras.memory import memory_of
 
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from test_checkpoints import make_checkpoint
 
 from lactchain.config.settings import RunConfig
-from lactchain.errors import DataError, DiskError
+from lactchain.errors import DiskError
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.runs.run import Run
 from lactchain.search.evolution import Generation, Individual
@@ -270,6 +270,6 @@ def test_after_sigkill_at_any_time_what_was_announced_is_there(tmp_path, root, s
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path, above):
     (tmp_path / above).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / above).write_text("notes")
-    with pytest.raises(DataError, match="a file is in its way; move that"):
+    with pytest.raises(DiskError, match="a file is in its way; move that"):
         make_folder(tmp_path / "run/checkpoints/step_8")
     assert (tmp_path / above).read_text() == "notes"

@@ -19,6 +19,7 @@ from lactchain.environments.language import language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
+from lactchain.stages.world_size import size_of_model
 from lactchain.worlds.gridworld import GridWorld
 
 FORWARD, LEFT = 0, 1
@@ -231,8 +232,8 @@ def test_what_has_no_answer_is_refused():
         tabular_model(gym.make("CartPole-v1"))
     lake = tabular_model(gym.make("FrozenLake-v1", desc=["SFHG", "FFHF"], is_slippery=False))
     assert np.isinf(shortest_paths(lake)).all()
-    with pytest.raises(ValueError, match="expected a way to the goal"):
-        optimal_chains(lake, 5)
+    with pytest.raises(ConfigError, match="expected a world in which something can be reached"):
+        size_of_model(lake)
     endless = replace(model, reward=np.ones_like(model.reward))
     with pytest.raises(ValueError, match="converge"):
         optimal_values(endless, 1.0, max_iterations=100)

@@ -16,9 +16,9 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
 from lactchain.stages.make_preferences import make_preferences
-from lactchain.stages.sizing import measure_world
 from lactchain.stages.train_bc import BehaviorConfig, played_examples
 from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.stages.world_size import measure_world
 
 # The goal is in the middle: the cells beside it look alike, and so do the ends but for a wall.
 CORRIDOR = {"layout": ["00000"], "goal": [0, 2]}

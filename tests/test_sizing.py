@@ -20,16 +20,18 @@ from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.sizing import (
-    BY_PLAY,
     RULES,
     fill,
-    gamma_of,
     is_null,
+    with_value,
+)
+from lactchain.stages.world_size import (
+    BY_PLAY,
+    gamma_of,
     measure_world,
     num_unseen_and_seen,
     size_by_play,
     size_of_model,
-    with_value,
 )
 from lactchain.storage.manifests import write_with_manifest
 from lactchain_extras.stages import play, prepare_weights

@@ -109,7 +109,7 @@ def test_what_wraps_a_world_sees_its_rule_for_nonsense(env_id):
     [
         (0, ["move up\n"], "0\nmove up\n1\n"),
         (0, ["move up\n", "move up"], "0\nmove up\n1\nmove up\n2\n"),  # a line of its own
-        (0, ["move up\n", "fl\x00é\n"], "0\nmove up\n1\nfl??\n1\n"),
+        (0, ["move up\n", "fl\x00é\n"], "0\nmove up\n1\nfl?é\n1\n"),
         (3, ["move up\n", "move up\n"], "1\nmove up\n2\n"),
         (3, ["move up\n", "move up\n", "move down\n"], "2\nmove down\n1\n"),
     ],
@@ -138,7 +138,7 @@ def test_a_history_stays_in_its_space():
             text, *_, info = env.step(completion)
             assert text in env.observation_space
             left_out.append(info.get("num_left_out"))
-    assert text == '0\n?\n0\n["move up"]\n1\n'
+    assert text == '0\né\n0\n["move up"]\n1\n'
     # the first observation, the thirty-first letter; then the long completion and all before it
     assert left_out == [None, None, 1, 6, 6, 6]
     env = LanguageEnv(Counter(), counter_view(template=""), history=0, max_text_length=30)

@@ -79,9 +79,17 @@ def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Epi
     return [Episode(s, state, region) for s, state in zip(seeds, starts, strict=True)]
 
 
-def sampled_states(env: LanguageEnv, count: int, seed: int) -> list[State]:
-    """States to learn in, uniform over all that may be practised, to within one of each."""
-    return go_round(_within(Region(held_back=env.held_back), env.view_states()), count, seed)
+def sampled_states(
+    env: LanguageEnv, count: int, seed: int, without: Sequence[State] = ()
+) -> list[State]:
+    """States to learn in, uniform over all that may be practised, to within one of each.
+
+    Args:
+        without: states that are left out.
+    """
+    left_out = {json.dumps(state) for state in without}
+    states = [s for s in env.view_states() if not left_out or json.dumps(s) not in left_out]
+    return go_round(_within(Region(held_back=env.held_back), states), count, seed)
 
 
 def go_round(things: Sequence[Thing], count: int, seed: int) -> list[Thing]:

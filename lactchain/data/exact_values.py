@@ -13,18 +13,25 @@ import pyarrow as pa
 from lactchain.data import parquet
 from lactchain.data.evaluations import CompletionValues, StateValues
 from lactchain.data.shards import work_through
-from lactchain.environments.chance import best_chains, best_within, play_chains, with_bumps
+from lactchain.environments.chance import (
+    best_chains,
+    best_values,
+    best_within,
+    play_chains,
+    with_bumps,
+)
 from lactchain.environments.exact import (
     FAR_SIGHTED,
     MAX_CHAINS,
     TabularModel,
+    goes_by_reward,
     pad_chains,
     policy_values,
 )
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import tabular_model
-from lactchain.types import Critic, Policy, ask
+from lactchain.types import Critic, Policy, Trajectory, ask
 
 if TYPE_CHECKING:
     from lactchain.models.actor import LanguageActor
@@ -219,6 +226,28 @@ class _Answers:
         """Expected discounted sum (N,) of all that is earned."""
         system = np.eye(len(self.gains)) - self.discounts[:, None] * self.transition
         return np.linalg.solve(system, self.discounted_gains)[: len(self.gains) // 3]
+
+
+def greedy_share(env: LanguageEnv, episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """`expected_value`, `optimum_value` and `of_optimum` of greedy episodes without dice.
+
+    As in `expected_figures`, over practised starts. Nothing where the shortest path to the goal is
+    best, so that other figures say how good a player is.
+    """
+    if env.view.model is None or env.view.states is None:
+        return {}
+    model = tabular_model(env.env, env.view)
+    if not goes_by_reward(model):
+        return {}
+    best = best_values(model, env.grammar.max_chain_length, FAR_SIGHTED, chain_cost=env.chain_cost)
+    played = [e for e in episodes if e.infos[0]["state"] not in env.held_back]
+    optimum = float(np.mean([best[model.row(e.infos[0]["state"])] for e in played]))
+    value = float(np.mean([e.returns(FAR_SIGHTED)[0] for e in played]))
+    return {
+        "expected_value": value,
+        "optimum_value": optimum,
+        "of_optimum": _share(value, optimum),
+    }
 
 
 def _share(part: float, whole: float) -> float:

@@ -21,7 +21,7 @@ from lactchain.data.figures import endless_rate, part_figures, summarize, time_m
 from lactchain.data.shards import stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments import patience
-from lactchain.environments.exact import shortest_paths
+from lactchain.environments.exact import goes_by_reward, shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
 from lactchain.functional.random_streams import derive_seed
@@ -285,11 +285,12 @@ def _answers_of(policy: Policy) -> Iterator[_Together | _RowByRow]:
 def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> list[EpisodeResult]:
     """How each episode went, beside the fewest actions that its start state needs.
 
-    Start states from which nothing leads to the goal are left out. Without an exact model, or with
-    dice in it, nobody knows either.
+    Start states from which nothing leads to the goal are left out. Without an exact model, with
+    dice in it, or where rewards lead elsewhere, nobody knows either.
     """
     model = None if env.view.model is None else env.view.model(env.env)
-    shortest = shortest_paths(model) if model is not None and model.deterministic else None
+    known = model is not None and model.deterministic and not goes_by_reward(model)
+    shortest = shortest_paths(model) if known else None
     results = []
     for trajectory in trajectories:
         state = trajectory.infos[0]["state"]

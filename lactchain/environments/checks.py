@@ -20,6 +20,14 @@ MOST_REWARD = float(np.finfo(np.float32).max)
 """Critics compute in this type. Sums of larger rewards would not even have a place in float64."""
 
 
+class AnyText(spaces.Text):
+    """Any text at all, in any language: what a model may say. Samples are of its characters."""
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is a text."""
+        return isinstance(x, str)
+
+
 def at_least_one(name: str, value: object) -> int:
     """A count, such as of steps; `ValueError` where it is no whole number, or less than 1."""
     if not isinstance(value, Integral) or value < 1:

@@ -11,9 +11,10 @@ order of `TabularModel.non_terminal_states`, which is the order of a text view's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -86,15 +87,25 @@ class TabularModel:
         return [dict(self.states[number]) for number in self.non_terminal]
 
     @cached_property
-    def _rows(self) -> dict[tuple[int, ...], int]:
-        return {tuple(s.values()): row for row, s in enumerate(self.non_terminal_states)}
+    def _rows(self) -> dict[Any, int]:
+        return {_key(s.values()): row for row, s in enumerate(self.non_terminal_states)}
 
     def row(self, state: Mapping[str, int]) -> int:
         """The row of a state in arrays over N states; `ValueError` if none, or terminal."""
         try:
-            return self._rows[tuple(state[name] for name in self.states[0])]
+            return self._rows[_key(state[name] for name in self.states[0])]
         except KeyError as error:
             raise ValueError(f"state: expected a non-terminal state, got {state}") from error
+
+
+def _key(values: Iterable[Any]) -> Any:
+    """The values of a state, such that a dictionary finds it; they may hold lists."""
+    key = tuple(values)
+    try:
+        hash(key)
+    except TypeError:
+        return json.dumps(key, sort_keys=True)
+    return key
 
 
 def all_chains(num_actions: int, max_chain_length: int) -> list[tuple[int, ...]]:
@@ -150,25 +161,57 @@ def shortest_paths(model: TabularModel) -> np.ndarray:
 
 
 def optimal_chains(model: TabularModel, max_chain_length: int) -> list[tuple[int, ...]]:
-    """For each non-terminal state a shortest path to a goal, cut to the longest legal chain.
+    """For each non-terminal state the best way, cut to the longest legal chain.
 
-    Among equally short paths the one whose first differing action has the lowest number; a
-    `ValueError` if the model is stochastic, or some state has no way to a goal.
+    That is a shortest path to a goal, and none, (), where there is no way; or what earns most,
+    where rewards lead elsewhere (`goes_by_reward`). Among equally good ways the one whose first
+    differing action has the lowest number; a `ValueError` if the model is stochastic.
     """
-    distances = _distances(model)
-    if np.isinf(distances[model.non_terminal]).any():
-        stuck = model.non_terminal[np.isinf(distances[model.non_terminal])][0]
-        raise ValueError(f"model: expected a way to the goal, none from {model.states[stuck]}")
     successors = model.next_state[:, :, 0]
-    best = distances[successors].argmin(axis=1)
+    if goes_by_reward(model):
+        best, lost = _best_actions(model), np.zeros(len(successors), dtype=bool)
+    else:
+        distances = _distances(model)
+        best, lost = distances[successors].argmin(axis=1), np.isinf(distances)
     chains = []
     for state in model.non_terminal:
         chain = []
-        while not model.terminal[state] and len(chain) < max_chain_length:
+        while not (model.terminal[state] or lost[state]) and len(chain) < max_chain_length:
             chain.append(int(best[state]))
             state = successors[state, best[state]]
         chains.append(tuple(chain))
     return chains
+
+
+@lru_cache(maxsize=8)
+def goes_by_reward(model: TabularModel) -> bool:
+    """Whether, without dice, what earns most is best, and not who is first at the goal.
+
+    That is so where the best value of some state is not that of its shortest path.
+    """
+    if not model.deterministic:
+        return False
+    distances = _distances(model)
+    solvable = ~model.terminal & np.isfinite(distances)
+    if not solvable.any():
+        return True
+    first = distances[model.next_state[:, :, 0]].argmin(axis=1)
+    rows, values = np.arange(len(first)), np.zeros(len(first))
+    rewards, successors = model.reward[rows, first, 0], model.next_state[rows, first, 0]
+    for _ in range(int(distances[solvable].max())):
+        values = np.where(solvable, rewards + FAR_SIGHTED * values[successors], 0.0)
+    best = np.zeros(len(first))
+    best[model.non_terminal] = optimal_values(model, FAR_SIGHTED)
+    tolerance = 1e-6 * np.abs(best).max()
+    return bool((best - values > tolerance)[solvable].any())
+
+
+def _best_actions(model: TabularModel, gamma: float = FAR_SIGHTED) -> np.ndarray:
+    """The first of the best actions (S,)."""
+    values = np.zeros(len(model.terminal))
+    values[model.non_terminal] = optimal_values(model, gamma)
+    targets = model.probability * (model.reward + gamma * values[model.next_state])
+    return is_greatest(targets.sum(axis=2), tolerance=1e-9).argmax(axis=1)
 
 
 def pad_chains(chains: Sequence[Sequence[int]]) -> np.ndarray:
@@ -303,10 +346,7 @@ def solution_lengths(model: TabularModel, gamma: float, longest: int = 1000) -> 
 
     Infinite where that is `longest` and more, as where nothing leads to an end.
     """
-    values = np.zeros(len(model.terminal))
-    values[model.non_terminal] = optimal_values(model, gamma)
-    targets = model.probability * (model.reward + gamma * values[model.next_state])
-    best = is_greatest(targets.sum(axis=2), tolerance=1e-9).argmax(axis=1)
+    best = _best_actions(model, gamma)
     rows = np.arange(len(best))
     successors, shares = model.next_state[rows, best], model.probability[rows, best]
     lengths = np.zeros(len(best))

@@ -18,7 +18,13 @@ from gymnasium import spaces
 
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.environments import patience
-from lactchain.environments.checks import check_observation, check_reset, check_step, owned
+from lactchain.environments.checks import (
+    AnyText,
+    check_observation,
+    check_reset,
+    check_step,
+    owned,
+)
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.held_back import HeldBack
 from lactchain.environments.registry import find_env, not_taken
@@ -147,8 +153,8 @@ class LanguageEnv(gym.Env[str, str]):
             characters |= env.observation_space.character_set
             longest = env.observation_space.max_length + len(INVALID_FEEDBACK)
             max_text_length = max(max_text_length, longest)
-        self.observation_space = spaces.Text(max_text_length, min_length=0, charset=characters)
-        self.action_space = spaces.Text(max_text_length, min_length=0, charset=characters)
+        self.observation_space = AnyText(max_text_length, min_length=0, charset=characters)
+        self.action_space = AnyText(max_text_length, min_length=0, charset=characters)
         self._over = True
         self._seed: int | None = None
         self._num_chains = 0
@@ -330,9 +336,9 @@ class LanguageEnv(gym.Env[str, str]):
         return chain.utterances or [self.view.action_names[action] for action in chain.actions]
 
     def _printable(self, text: str) -> str:
-        """A completion as the history shows it: characters that no observation has become `?`."""
+        """A completion as the history shows it: what is no letter of any language becomes `?`."""
         known = self.observation_space.character_set
-        return "".join(letter if letter in known else "?" for letter in text)
+        return "".join(c if c in known or c.isprintable() else "?" for c in text)
 
     def _describe(self, feedback: str = "") -> str:
         """The state that the environment is in, in words."""

@@ -54,8 +54,10 @@ class RandomChains(RowPolicy):
 
 
 class OptimalChains(RowPolicy):
-    """The shortest path to the goal from the state that the text states, cut to a legal chain.
+    """The best way from the state that the text states, cut to a legal chain.
 
+    That is the shortest path to the goal, or what earns most where rewards lead elsewhere
+    (`exact.goes_by_reward`); from a state without any way, one action.
     In a world with chance it is the legal chain that is worth most, `chain_cost` included, of so
     many actions at most that there are no more than `MAX_CHAINS`. Reads the text alone: the
     environment serves only to render all its states, once, and is left reset in one of them.
@@ -65,8 +67,10 @@ class OptimalChains(RowPolicy):
         gamma: discount of an action, where there is chance.
 
     Raises:
-        ValueError: two states with different best chains read the same, or there is no model, or it
-            is deterministic and has states without a way to the goal.
+        ValueError: two states with different best chains read the same, or there is no model.
+
+    Attributes:
+        lost: the states without a way.
     """
 
     name = "optimal"
@@ -79,9 +83,11 @@ class OptimalChains(RowPolicy):
         else:
             longest = _longest_listed(grammar)
             _, chains = best_chains(model, longest, gamma, chain_cost=env.chain_cost)
+        pairs = zip(model.non_terminal_states, chains, strict=True)
+        self.lost = [state for state, chain in pairs if not chain]
         self._completions: dict[str, str] = {}
         for state, chain in zip(model.non_terminal_states, chains, strict=True):
-            completion = grammar.render(chain)
+            completion = grammar.render(chain or (0,))
             for text in env.texts(state):
                 if self._completions.setdefault(text, completion) != completion:
                     raise ValueError(

@@ -16,7 +16,11 @@ from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.episodes import StartSample, sampled_starts
 from lactchain.data.evaluations import write_episodes, write_values
-from lactchain.data.exact_values import estimate_completion_values, expected_figures
+from lactchain.data.exact_values import (
+    estimate_completion_values,
+    expected_figures,
+    greedy_share,
+)
 from lactchain.data.intervals import share_interval
 from lactchain.data.retrieval import NUM_STATES, retrieval_figures
 from lactchain.data.rollouts import Rollouts, evaluate
@@ -109,6 +113,7 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     if greedy and distributed.is_main():
         # The actor itself, asked in one order: what it remembers depends on who played what.
         summary |= expected_figures(actor, rollouts.env, rollouts.num_envs)
+        summary |= greedy_share(rollouts.env, read_trajectories(folder))
     summary = distributed.of_main(summary)  # which a pipeline's processes go by
     run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
     return summary

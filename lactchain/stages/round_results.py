@@ -39,7 +39,7 @@ FIGURES_OF_CHANCE = (
     "optimum_value",
     "of_optimum",
 )
-"""Of worlds with chance alone; see `expected_figures`."""
+"""Of worlds with chance, or with rewards beside the goal; see `expected_figures`."""
 
 INTERVAL_OF_A_SAMPLE = ("success_rate_low", "success_rate_high")
 

@@ -43,10 +43,10 @@ from lactchain.stages.sizing import (
     RULES,
     fill,
     is_null,
-    measure_world,
     require_numbers,
     with_values,
 )
+from lactchain.stages.world_size import measure_world
 from lactchain.storage.files import follow, read_json, to_json
 from lactchain.storage.manifests import verify_if_described, write_with_manifest
 

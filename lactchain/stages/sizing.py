@@ -8,155 +8,17 @@ plays every world. `run_pipeline` prints what was set, and keeps it in RUN/sizes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from lactchain.config.settings import EnvironmentConfig, PlayerConfig
-from lactchain.data.rollouts import Rollouts, collect
-from lactchain.environments.exact import FAR_SIGHTED, TabularModel, optimal_values, solution_lengths
+from lactchain.config.settings import PlayerConfig
 from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import RandomChains
-from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError, DataError
-from lactchain.types import Action, ChainGrammar, Trajectory
+from lactchain.stages.world_size import BY_MODEL, WorldSize, gamma_of
+from lactchain.types import Action, ChainGrammar
 
 Config = TypeVar("Config")
-
-NUM_EPISODES = 512
-"""Episodes of random play, where there is no exact model to ask."""
-
-BY_MODEL, BY_PLAY = "its exact model", "random play"
-
-
-@dataclass(frozen=True)
-class WorldSize:
-    """What the rules go by.
-
-    Attributes:
-        num_states: states that are told apart; with a history, texts.
-        num_actions: actions to choose from.
-        path_length: actions that a solved episode takes, in the mean over start states.
-        longest_path: the same, of the start state that needs most.
-        reward_scale: root mean square of what a good player earns from a state, in return units.
-        worst_reward: the worst that an action can earn.
-        max_chains: completions after which an episode is cut where no number is given.
-        has_chance: whether an action can have several outcomes.
-        source: how it is known: `BY_MODEL` or `BY_PLAY`.
-        tells_success: whether the world says which endings are good.
-    """
-
-    num_states: int
-    num_actions: int
-    path_length: float
-    longest_path: int
-    reward_scale: float
-    worst_reward: float
-    max_chains: int
-    has_chance: bool
-    source: str
-    tells_success: bool = True
-
-    def __str__(self) -> str:
-        dice = ", with chance" if self.has_chance else ""
-        return (
-            f"{self.num_states} states, {self.num_actions} actions{dice}; an episode is solved in"
-            f" {self.path_length:.3g} actions ({self.longest_path} at most), for about"
-            f" {self.reward_scale:.3g} (by {self.source})"
-        )
-
-
-def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
-    """The size of a world: by its exact model, or by random play where it has none."""
-    rollouts = Rollouts(
-        replace(
-            config,
-            max_chain_length=config.max_chain_length or 1,
-            invalid_penalty=config.invalid_penalty or 0.0,
-            chain_cost=config.chain_cost or 0.0,
-        )
-    )
-    view = rollouts.env.view
-    if view.model is not None and view.states is not None:
-        size = size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
-        size = replace(size, tells_success=view.success is not None)
-        if rollouts.env.history == 1:
-            return size
-        texts = texts_seen(random_play(rollouts, seed))
-        return replace(size, num_states=num_unseen_and_seen(texts))  # it is these that are learnt
-    return size_by_play(rollouts, seed)
-
-
-def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) -> WorldSize:
-    """The size of a world that is known exactly."""
-    lengths = solution_lengths(model, FAR_SIGHTED)
-    solvable = lengths[np.isfinite(lengths)]
-    path_length = float(solvable.mean()) if len(solvable) else 1.0
-    values = optimal_values(model, gamma_of(path_length, not model.deterministic))
-    return WorldSize(
-        num_states=len(lengths),
-        num_actions=model.next_state.shape[1],
-        path_length=path_length,
-        longest_path=math.ceil(solvable.max(initial=1.0) - 1e-6),
-        reward_scale=float(np.sqrt(np.mean(values**2))) or 1.0,
-        worst_reward=float(model.reward.min()),
-        max_chains=max_chains,
-        has_chance=not model.deterministic,
-        source=BY_MODEL,
-    )
-
-
-def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
-    """The size of a world as random play shows it.
-
-    States are estimated by what was seen once and twice (Chao 1984); the shortest solved episodes
-    stand for solved ones.
-    """
-    episodes = random_play(rollouts, seed)
-    solved = sorted(sum(e.num_actions) for e in episodes if e.infos[-1]["success"])
-    path = solved[: max(1, len(solved) // 10)] or [rollouts.env.max_chains]
-    rewards = [reward for e in episodes for info in e.infos for reward in info["rewards"]]
-    path_length = float(np.mean(path))
-    returns = np.concatenate([e.returns(gamma_of(path_length), "action") for e in episodes])
-    return WorldSize(
-        num_states=num_unseen_and_seen(texts_seen(episodes)),
-        num_actions=len(rollouts.env.grammar.action_names),
-        path_length=path_length,
-        longest_path=int(max(path)),
-        reward_scale=float(np.sqrt(np.mean(returns**2))) or 1.0,
-        worst_reward=min(rewards, default=0.0),
-        max_chains=rollouts.env.max_chains,
-        has_chance=rollouts.deterministic is False,
-        source=BY_PLAY,
-    )
-
-
-def random_play(rollouts: Rollouts, seed: int) -> list[Trajectory]:
-    """Episodes of random chains."""
-    return collect(RandomChains(rollouts.env.grammar), rollouts, NUM_EPISODES, seed)
-
-
-def texts_seen(episodes: Iterable[Trajectory]) -> list[str]:
-    """The texts that episodes answered."""
-    return [text for episode in episodes for text in episode.observations[:-1]]
-
-
-def num_unseen_and_seen(seen: Iterable[str]) -> int:
-    """How many different things there are, by a sample of them: D + f1² / 2 f2 (Chao 1984)."""
-    _, counts = np.unique(list(seen), return_counts=True)
-    once, twice = (counts == 1).sum(), max(1, (counts == 2).sum())
-    return len(counts) + int(once**2 / (2 * twice))
-
-
-def gamma_of(path_length: float, has_chance: bool = False) -> float:
-    """A horizon as long as a solved episode; returns of a poor policy are mostly noise beyond.
-
-    Four times as long where there is chance, since luck may want several tries.
-    """
-    horizon = max(path_length, 1.0) * (4 if has_chance else 1)
-    return round(min(0.99, max(0.8, 1 - 1 / horizon)), 3)
 
 
 class SizingRule(NamedTuple):
@@ -199,8 +61,9 @@ pairs of the 4x4 grid in 450 updates of 64."""
 def target_of(world: WorldSize) -> dict[str, float]:
     """Figures that end the rounds: nearly all that can be had, and hardly a completion wrong."""
     if world.source != BY_MODEL:
-        return {}
-    if world.has_chance:
+        can_be_met = world.tells_success and not world.has_chance
+        return {"success_rate": 0.99, "sampled_invalid_rate": 0.003} if can_be_met else {}
+    if world.has_chance or world.by_reward:
         return {"of_optimum": 0.98, "sampled_invalid_rate": 0.003}
     if not world.tells_success:
         return {}

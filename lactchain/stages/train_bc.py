@@ -223,6 +223,8 @@ def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action
     if config.pairs is None and env.history != 1 and env.view.competent is None:
         # Texts remember what came before: whole episodes, by one who is told all.
         told = make_language_env(replace(config.environment, template=None, history=1))
+        if told.view.model is None:
+            return behavior_examples(env, config.behavior, config.run.seed)
         return played_examples(env, _optimal(told), config.behavior, config.run.seed)
     if config.pairs is None:
         return behavior_examples(env, config.behavior, config.run.seed)
@@ -243,8 +245,12 @@ def behavior_examples(
     """
     if env.view.competent is not None:
         return played_examples(env, env.view.policies[env.view.competent](env), config, seed)
-    policy = _mixture(_optimal(env), env, config)
-    states = sampled_states(env, config.num_chains, derive_seed(seed, "behavior"))
+    if env.view.model is None:
+        log.warning("environment: no exact model and no competent policy: random chains are cloned")
+        return played_examples(env, RandomChains(env.grammar), config, seed)
+    optimal = _optimal(env)
+    policy, drawn = _mixture(optimal, env, config), derive_seed(seed, "behavior")
+    states = sampled_states(env, config.num_chains, drawn, without=optimal.lost)
     observations = [env.reset(options={"state": state})[0] for state in states]
     seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
     return list(zip(observations, policy.act(observations, seeds), strict=True))

@@ -121,7 +121,7 @@ def make_folder(path: str | Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise DataError(f"{path}: expected a folder, a file is in its way; move that") from error
+        raise DiskError(f"{path}: could not be written, a file is in its way; move that") from error
     for folder in missing:
         sync_folder(folder.parent)
 

@@ -8,9 +8,10 @@ list of completions to rank, and no exact model.
 import logging
 import string
 from functools import cache
-from typing import Any
 
 from gymnasium import spaces
+
+from lactchain.environments.checks import AnyText
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +33,6 @@ CHARACTERS = frozenset(
     string.printable + "".join(chr(c) for low, high in _BLOCKS for c in range(low, high + 1))
 )
 """What games write; others show as `?`."""
-
-
-class AnyText(spaces.Text):
-    """Any text at all, of any length: what a model may say. Samples are printable ASCII."""
-
-    def contains(self, x: Any) -> bool:
-        """Whether it is a text."""
-        return isinstance(x, str)
 
 
 SAID = spaces.Text(LONGEST, min_length=0, charset=CHARACTERS)

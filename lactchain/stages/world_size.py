@@ -1,0 +1,214 @@
+"""What a pipeline has to know of its world before it starts: by its exact model, or by play."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from lactchain.config.settings import EnvironmentConfig
+from lactchain.data.rollouts import Rollouts, collect
+from lactchain.environments.exact import (
+    FAR_SIGHTED,
+    TabularModel,
+    goes_by_reward,
+    optimal_values,
+    solution_lengths,
+)
+from lactchain.environments.language import INVALID_FEEDBACK, LanguageEnv
+from lactchain.environments.scripted import RandomChains
+from lactchain.environments.views import TextView
+from lactchain.errors import ConfigError
+from lactchain.types import Trajectory
+
+NUM_EPISODES = 512
+"""Episodes of random play, where there is no exact model to ask."""
+
+BY_MODEL, BY_PLAY = "its exact model", "random play"
+
+
+@dataclass(frozen=True)
+class WorldSize:
+    """What the rules go by.
+
+    Attributes:
+        num_states: states that are told apart; with a history, texts.
+        num_actions: actions to choose from.
+        path_length: actions that a solved episode takes, in the mean over start states.
+        longest_path: the same, of the start state that needs most.
+        reward_scale: root mean square of what a good player earns from a state, in return units.
+        worst_reward: the worst that an action can earn.
+        max_chains: completions after which an episode is cut where no number is given.
+        has_chance: whether an action can have several outcomes.
+        source: how it is known: `BY_MODEL` or `BY_PLAY`.
+        tells_success: whether the world says which endings are good.
+        by_reward: whether rewards beside the goal decide what is best (`exact.goes_by_reward`).
+    """
+
+    num_states: int
+    num_actions: int
+    path_length: float
+    longest_path: int
+    reward_scale: float
+    worst_reward: float
+    max_chains: int
+    has_chance: bool
+    source: str
+    tells_success: bool = True
+    by_reward: bool = False
+
+    def __str__(self) -> str:
+        dice = ", with chance" if self.has_chance else ""
+        return (
+            f"{self.num_states} states, {self.num_actions} actions{dice}; an episode is solved in"
+            f" {self.path_length:.3g} actions ({self.longest_path} at most), for about"
+            f" {self.reward_scale:.3g} (by {self.source})"
+        )
+
+
+def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
+    """The size of a world: by its exact model, or by random play where it has none."""
+    rollouts = Rollouts(
+        replace(
+            config,
+            max_chain_length=1,  # an action at a time shows where each one leads
+            invalid_penalty=config.invalid_penalty or 0.0,
+            chain_cost=config.chain_cost or 0.0,
+        )
+    )
+    view = rollouts.env.view
+    if view.model is not None and view.states is not None:
+        size = size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
+        size = replace(size, tells_success=view.success is not None)
+        if rollouts.env.history == 1:
+            return size
+        texts = texts_seen(random_play(rollouts, seed))
+        return replace(size, num_states=num_unseen_and_seen(texts))  # it is these that are learnt
+    return size_by_play(rollouts, seed)
+
+
+def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) -> WorldSize:
+    """The size of a world that is known exactly."""
+    lengths = solution_lengths(model, FAR_SIGHTED)
+    solvable = lengths[np.isfinite(lengths)]
+    path_length = float(solvable.mean()) if len(solvable) else 1.0
+    values = optimal_values(model, gamma_of(path_length, not model.deterministic))
+    if not len(solvable) and not values.any():
+        raise ConfigError(
+            "environment: expected a world in which something can be reached or earned, found that "
+            "nothing leads to a goal or pays; correct its goals and rewards"
+        )
+    return WorldSize(
+        num_states=len(lengths),
+        num_actions=model.next_state.shape[1],
+        path_length=path_length,
+        longest_path=math.ceil(solvable.max(initial=1.0) - 1e-6),
+        reward_scale=float(np.sqrt(np.mean(values**2))) or 1.0,
+        worst_reward=float(model.reward.min()),
+        max_chains=max_chains,
+        has_chance=not model.deterministic,
+        source=BY_MODEL,
+        by_reward=goes_by_reward(model),
+    )
+
+
+def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
+    """The size of a world as random play shows it.
+
+    States are estimated by what was seen once and twice (Chao 1984). A state that the same action
+    leads on from to several tells of chance. Without it the shortest ways through what was seen
+    stand for solutions, from all that was seen, as luck may have begun beside the goal; with
+    chance, or where texts remember, the solved episodes as they were.
+    """
+    episodes = random_play(rollouts, seed)
+    steps = [step for e in episodes for step in _steps(rollouts.env, e)]
+    led: dict[tuple[str, str], set[str | None]] = {}
+    for before, action, after in steps:
+        led.setdefault((before, action), set()).add(after)
+    chance = rollouts.deterministic is False or any(len(after) > 1 for after in led.values())
+    ended = [e for e in episodes if e.terminated and e.infos[-1]["success"] is not False]
+    path = [sum(e.num_actions) for e in ended]
+    if not chance and rollouts.env.history == 1:
+        path = _ways(led)
+    path = path or [rollouts.env.max_chains]
+    rewards = [reward for e in episodes for info in e.infos for reward in info["rewards"]]
+    path_length = float(np.mean(path))
+    gamma = gamma_of(path_length, chance)
+    returns = np.concatenate([e.returns(gamma, "action") for e in episodes])
+    return WorldSize(
+        num_states=num_unseen_and_seen(before for before, _, _ in steps),
+        num_actions=len(rollouts.env.grammar.action_names),
+        path_length=path_length,
+        longest_path=int(max(path)),
+        reward_scale=float(np.sqrt(np.mean(returns**2))) or 1.0,
+        worst_reward=min(rewards, default=0.0),
+        max_chains=rollouts.env.max_chains,
+        has_chance=chance,
+        source=BY_PLAY,
+        tells_success=rollouts.env.view.success is not None,
+    )
+
+
+def _steps(env: LanguageEnv, episode: Trajectory) -> Iterator[tuple[str, str, str | None]]:
+    """State, completion and state after it, None at a good end; a cut tells nothing.
+
+    A state is what the view reads; else the text, without what it says of the last completion.
+    """
+    said = (env.view.bump_feedback, INVALID_FEEDBACK) if env.history == 1 else ()
+
+    def name(t: int) -> str:
+        state, text = episode.infos[t]["state"], episode.observations[t]
+        if state is not None and env.history == 1:
+            return json.dumps(state, sort_keys=True)
+        return reduce(lambda rest, feedback: rest.replace(feedback, ""), filter(None, said), text)
+
+    for t, action in enumerate(episode.actions):
+        if t + 1 < len(episode):
+            yield name(t), action.text, name(t + 1)
+        elif episode.terminated:
+            good = episode.infos[-1]["success"] is not False
+            yield name(t), action.text, None if good else "a bad end"
+
+
+def _ways(led: Mapping[tuple[str, str], set[str | None]]) -> list[int]:
+    """Completions of the shortest way to a good end from each state from which one was seen."""
+    before: dict[str | None, set[str]] = {}
+    for (state, _), afters in led.items():
+        for after in afters:
+            before.setdefault(after, set()).add(state)
+    length, ways, reached = 0, {}, {None}
+    while reached:
+        length += 1
+        reached = set().union(*(before.get(state, set()) for state in reached)) - ways.keys()
+        ways |= dict.fromkeys(reached, length)
+    return list(ways.values())
+
+
+def random_play(rollouts: Rollouts, seed: int) -> list[Trajectory]:
+    """Episodes of random chains."""
+    return collect(RandomChains(rollouts.env.grammar), rollouts, NUM_EPISODES, seed)
+
+
+def texts_seen(episodes: Iterable[Trajectory]) -> list[str]:
+    """The texts that episodes answered."""
+    return [text for episode in episodes for text in episode.observations[:-1]]
+
+
+def num_unseen_and_seen(seen: Iterable[str]) -> int:
+    """How many different things there are, by a sample of them: D + f1² / 2 f2 (Chao 1984)."""
+    _, counts = np.unique(list(seen), return_counts=True)
+    once, twice = (counts == 1).sum(), max(1, (counts == 2).sum())
+    return len(counts) + int(once**2 / (2 * twice))
+
+
+def gamma_of(path_length: float, has_chance: bool = False) -> float:
+    """A horizon as long as a solved episode; returns of a poor policy are mostly noise beyond.
+
+    Four times as long where there is chance, since luck may want several tries.
+    """
+    horizon = max(path_length, 1.0) * (4 if has_chance else 1)
+    return round(min(0.99, max(0.8, 1 - 1 / horizon)), 3)

@@ -1,0 +1,237 @@
+"""Small worlds of every kind: measured, cloned where there is a way, judged by what pays."""
+
+import json
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from lactchain import EnvironmentConfig, LanguageEnv, OptimalChains, TextView
+from lactchain.data.episodes import all_episodes
+from lactchain.data.exact_values import greedy_share
+from lactchain.data.rollouts import Rollouts, episode_results
+from lactchain.environments.exact import TabularModel, goes_by_reward, optimal_chains
+from lactchain.environments.language import make_language_env
+from lactchain.environments.scripted import RandomChains
+from lactchain.environments.views import every_ending, tabular_model
+from lactchain.stages.sizing import target_of
+from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
+from lactchain.stages.world_size import BY_PLAY, measure_world
+
+ACTIONS = ("left", "right", "take")
+
+
+class Rooms(gym.Env):
+    """Cells in a row. `pit`: from there on nothing leads out. `coin`: taken once for so much.
+
+    `wind`: a step may fail. States hold a list, as a board does.
+    """
+
+    observation_space = spaces.Box(0, 99, (2,), np.int64)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, length=6, pit=None, coin=None, wind=0.0):
+        self.length, self.pit, self.coin, self.wind = length, pit, coin, wind
+        self.cell, self.taken = 1, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if options and "state" in options:
+            self.cell, self.taken = options["state"]["at"]
+        else:
+            self.cell, self.taken = int(self.np_random.integers(self.length - 1)), 0
+        return np.array([self.cell, self.taken]), {}
+
+    def outcome(self, cell, taken, action):
+        """Cell, coin and reward after an action that does not fail."""
+        if self.pit is not None and cell == self.pit:
+            return cell, taken, 0.0
+        if action == 2:
+            pays = self.coin is not None and not taken and cell == 0
+            return cell, int(taken or pays), float(self.coin) if pays else 0.0
+        moved = max(0, cell + (1 if action else -1))
+        return moved, taken, 1.0 if moved == self.length - 1 else 0.0
+
+    def step(self, action):
+        reward = 0.0
+        if not (self.wind and self.np_random.random() < self.wind):
+            self.cell, self.taken, reward = self.outcome(self.cell, self.taken, int(action))
+        return np.array([self.cell, self.taken]), reward, self.cell == self.length - 1, False, {}
+
+
+def states(env):
+    world = env.unwrapped
+    return [{"at": [c, t]} for c in range(world.length - 1) for t in range(1 + bool(world.coin))]
+
+
+def model(env):
+    world = env.unwrapped
+    known = [*states(env), *({"at": [world.length - 1, t]} for t in (0, 1))]
+    number = {json.dumps(state): row for row, state in enumerate(known)}
+    ended = np.array([state["at"][0] == world.length - 1 for state in known])
+    after, reward = (np.zeros((len(known), 3, 1), kind) for kind in (int, float))
+    for row, state in enumerate(known):
+        for action in range(3):
+            cell, taken, earned = (*state["at"], 0.0)
+            if not ended[row]:
+                cell, taken, earned = world.outcome(*state["at"], action)
+            after[row, action] = number[json.dumps({"at": [cell, taken]})]
+            reward[row, action] = earned
+    return TabularModel(after, np.ones(after.shape), reward, ended, ended, tuple(known))
+
+
+def view(**more):
+    known = {
+        "get_state": lambda e: {"at": [e.unwrapped.cell, e.unwrapped.taken]},
+        "set_state": lambda e, state: e.reset(options={"state": state}),
+        "states": states,
+        "success": every_ending,
+    }
+    return TextView(
+        ACTIONS,
+        "Cell {cell}, coin {coin}.{feedback}",
+        lambda env, observation, info: {"cell": observation[0], "coin": observation[1]},
+        **known | more,
+    )
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """Registers a world of rooms, and gives its configuration."""
+
+    def register(exact=True, speaks=True, **rooms):
+        more = {"model": model} if exact else {}
+        if not speaks:
+            more |= {"get_state": None, "set_state": None, "states": None}
+        spec = gym.envs.registration.EnvSpec(
+            "rooms/Rooms-v0", lambda: LanguageEnv(Rooms(**rooms), view(**more), max_chains=40)
+        )
+        monkeypatch.setitem(gym.registry, "rooms/Rooms-v0", spec)
+        return EnvironmentConfig("rooms/Rooms-v0", max_chain_length=4)
+
+    return register
+
+
+# --- dead ends -----------------------------------------------------------------------------------
+
+
+def test_states_without_a_way_are_left_out_of_what_is_cloned_alone(world):
+    env = make_language_env(world(pit=2))
+    lost = [{"at": [cell, 0]} for cell in (0, 1, 2)]
+    assert OptimalChains(env).lost == lost
+    examples = behavior_examples(env, BehaviorConfig(num_chains=64, competent_fraction=1.0), 0)
+    said = {text: action.text for text, action in examples}
+    assert said == {"Cell 3, coin 0.": '["right", "right"]', "Cell 4, coin 0.": '["right"]'}
+    assert len(examples) == 64
+    rollouts = Rollouts(world(pit=2))
+    played = rollouts.play(OptimalChains(rollouts.env), all_episodes(rollouts.env, 0))
+    assert len(played) == 5 and len(episode_results(rollouts.env, played)) == 2
+
+
+def test_the_size_and_the_target_of_a_world_with_dead_ends_are_of_what_can_be_solved(world):
+    size = measure_world(world(pit=2))
+    assert (size.num_states, size.longest_path, size.by_reward) == (5, 2, False)
+    assert target_of(size)["success_rate"] == 0.99
+
+
+# --- states that hold lists ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "nested", [{"at": [1, 2]}, {"at": [[1], [2]], "n": 3}, {"at": {"x": 1}}, {"at": None, "t": "a"}]
+)
+def test_a_state_of_any_json_has_a_row(nested):
+    other = dict.fromkeys(nested, 0)
+    table = TabularModel(
+        *(np.zeros((2, 1, 1), int), np.ones((2, 1, 1)), np.zeros((2, 1, 1))),
+        *(np.zeros(2, bool), np.zeros(2, bool), (nested, other)),
+    )
+    assert (table.row(nested), table.row(other)) == (0, 1)
+    with pytest.raises(ValueError, match="expected a non-terminal state"):
+        table.row(dict.fromkeys(nested, 7))
+
+
+# --- rewards beside the goal ---------------------------------------------------------------------
+
+
+def test_optimal_means_what_earns_most(world):
+    """From cell 2 the coin is two steps back: 5 for it, and 1 for the end seven steps later."""
+    env = make_language_env(replace(world(coin=5), max_chain_length=9))
+    table = tabular_model(env.env, env.view)
+    assert goes_by_reward(table) and not goes_by_reward(tabular_model(Rooms(), view(model=model)))
+    chains = dict(
+        zip(map(json.dumps, table.non_terminal_states), optimal_chains(table, 9), strict=True)
+    )
+    assert chains['{"at": [2, 0]}'] == (0, 0, 2, 1, 1, 1, 1, 1)
+    assert chains['{"at": [2, 1]}'] == (1, 1, 1)
+
+
+def test_a_coin_beside_the_way_decides_the_target_and_what_rounds_are_compared_by(world):
+    config = replace(world(coin=5), max_chain_length=9)
+    size = measure_world(config)
+    assert size.by_reward and set(target_of(size)) == {"of_optimum", "sampled_invalid_rate"}
+    rollouts = Rollouts(config)
+    played = rollouts.play(OptimalChains(rollouts.env), all_episodes(rollouts.env, 0))
+    assert greedy_share(rollouts.env, played)["of_optimum"] == pytest.approx(1.0)
+
+    class Ignoring(RandomChains):
+        def complete(self, text, seed):
+            return '["right"]'
+
+    ignoring = rollouts.play(Ignoring(rollouts.env.grammar), all_episodes(rollouts.env, 0))
+    share = greedy_share(rollouts.env, ignoring)
+    assert all(episode.infos[-1]["success"] for episode in ignoring) and share["of_optimum"] < 0.6
+    shortest = Rollouts(world())
+    played = shortest.play(OptimalChains(shortest.env), all_episodes(shortest.env, 0))
+    assert greedy_share(shortest.env, played) == {}
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    ["lactchain/GridWorld-v0", "CliffWalking-v1", "Taxi-v4", "lactchain/Maze-v0"],
+)
+def test_in_shipped_worlds_the_shortest_path_is_best(env_id):
+    env = make_language_env(EnvironmentConfig(env_id))
+    assert not goes_by_reward(tabular_model(env.env, env.view))
+
+
+# --- worlds without an exact model ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_play_measures_a_world_as_its_model_does(world, speaks):
+    """Neither luck nor what is said of the last completion makes it another."""
+    known, played = measure_world(world()), measure_world(world(exact=False, speaks=speaks))
+    assert played.source == BY_PLAY and not played.has_chance
+    assert (played.num_states, played.longest_path) == (known.num_states, known.longest_path)
+    assert played.path_length == pytest.approx(known.path_length)
+    assert target_of(played) == {"success_rate": 0.99, "sampled_invalid_rate": 0.003}
+
+
+@pytest.mark.parametrize("wind", [0.1, 0.5])
+def test_chance_shows_by_what_the_same_action_leads_to(world, wind):
+    size = measure_world(world(exact=False, wind=wind))
+    assert size.has_chance and target_of(size) == {}
+
+
+def test_without_a_model_random_chains_are_cloned(world, caplog):
+    env = make_language_env(world(exact=False))
+    examples = behavior_examples(env, BehaviorConfig(num_chains=40), 0)
+    assert len(examples) == 40 and "random chains are cloned" in caplog.text
+    assert all(env.extractor.parse(action.text).actions for _, action in examples)
+
+
+# --- letters of any language ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("左へ", "右へ", "取る"), ("à gauche", "à droite", "prends")])
+def test_a_history_remembers_letters_of_any_language(names):
+    own = replace(view(), action_names=names, template="Zelle südlich {cell}.{feedback}")
+    env = LanguageEnv(Rooms(), own, extractor="json_list", history=3)
+    env.reset(seed=0)
+    completion = json.dumps([names[0]], ensure_ascii=False)
+    text, *_ = env.step(completion)
+    assert completion in text and "?" not in text
+    assert text in env.observation_space and completion in env.action_space
