@@ -81,11 +81,12 @@ class Rounds:
         self.recorder = recorder and recorder(config, run)
         self.selection = None if config.selection is None else Selection(config, run)
         self.page = LivePage(run.directory)
+        env = make_language_env(config.environment)
+        env.start_states()  # that there are some
         if config.tiny is not None:
             self._build_tiny_models()
         with full_keys("critic"):
             check_critic(replace(config.critic.config, model=self.encoder))
-        env = make_language_env(config.environment)
         check_success_known(env, config.target or (), "target")
         check_success_known(env, ["success_rate"] * (self.selection is not None), "selection")
         self._lists_outcomes = env.view.outcomes is not None
