@@ -161,7 +161,7 @@ def test_other_commands_are_known_ones(monkeypatch):
             assert all(number.isdigit() for number in arguments[place + 1 : place + 3])
             parse(config_class("run_pipeline"), arguments[place + 3 :])
         else:
-            assert program in ("source", "export", "hf", "pip", "pre-commit")
+            assert program in ("source", "export", "hf", "pip", "git", "cd", "pre-commit")
 
 
 def test_every_script_is_in_a_command_and_no_two_want_one_folder_for_different_things(monkeypatch):
