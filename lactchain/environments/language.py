@@ -169,7 +169,7 @@ class LanguageEnv(gym.Env[str, str]):
     def view_states(self) -> list[State]:
         """All states in which an episode is not over; `ConfigError` where the view lists none."""
         if self.view.states is None:
-            raise ConfigError(f"{self.env}: expected a view with `states` and `set_state`, got none")
+            raise ConfigError(f"{self.env}: expected a view with `states`, `set_state`, got none")
         return self.view.states(self.env)
 
     def start_states(self) -> list[State]:
