@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from lactchain.config.parsing import parse
 from lactchain.config.settings import ActorConfig, CriticConfig, GuidedActorConfig, LoraSettings
 from lactchain.config.shipped import with_files
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.models.actor import at_weights
 from lactchain.models.adapters import (
     ADAPTER_FILES,
@@ -33,6 +33,7 @@ from lactchain.models.adapters import (
     write_adapter_record,
 )
 from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.headed import ValueHead
 from lactchain.models.loading import load_actor, load_encoder
 from lactchain.models.runtime import device
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
@@ -515,3 +516,55 @@ def of_peft(config, folder, **asked):
             parameter.data += 0.05 * torch.randn_like(parameter)
     model.save_pretrained(folder)
     return model.eval()
+
+
+HARMFUL = {
+    "normalizer": [
+        {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+        {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA"},
+    ],
+    "decoder": [{"type": "Strip", "content": "a", "start": 9, "stop": 9}, {"type": "Nonsense"}],
+    "post_processor": [
+        {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": 3}
+    ],
+    "model": [{"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}, 3],
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "instead"), [(part, each) for part, several in HARMFUL.items() for each in several]
+)
+def test_a_tokenizer_that_panics_is_one_line_or_harmless(actor, part, instead):
+    edit_json(actor / "tokenizer.json", **{part: instead})
+    content = json.loads((actor / "tokenizer.json").read_text())
+    (actor / "tokenizer.json").write_text(json.dumps(content | {part: instead}))
+    try:
+        load_actor(ActorConfig(model=str(actor)))
+    except DataError as error:
+        assert str(actor) in str(error) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize("number", [-1, -12, 10**6])
+def test_a_number_of_layers_that_no_model_has_is_refused(actor, number):
+    edit_json(actor / "config.json")
+    content = json.loads((actor / "config.json").read_text())
+    (actor / "config.json").write_text(json.dumps(content | {"num_hidden_layers": number}))
+    refused(actor, "num_hidden_layers: expected 0 to")
+
+
+def test_a_package_that_a_model_needs_and_is_missing_is_one_line(actor, monkeypatch):
+    def missing(*_, **__):
+        raise ImportError("attention of\n a hub")
+
+    monkeypatch.setattr("lactchain.models.loading.AutoConfig.from_pretrained", missing)
+    with pytest.raises(
+        ConfigError, match=r"needs a package that is not installed \(attention of a"
+    ):
+        load_actor(ActorConfig(model=str(actor)))
+
+
+@pytest.mark.parametrize("start", [3.5e38, -1e39, float("inf"), float("nan")])
+def test_a_mean_return_that_no_weight_holds_is_refused(start):
+    with pytest.raises(NonFiniteError, match="mean is a float32 number"):
+        ValueHead(4, 4, 1, start)
+    ValueHead(4, 4, 1, 3.4e38)

@@ -18,6 +18,7 @@ from torch.nn import functional
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ModelConfig
+from lactchain.errors import NonFiniteError
 from lactchain.models.adapters import ADAPTER_FILES, load_adapter_weights, save_adapter
 from lactchain.models.runtime import quiet
 from lactchain.models.sharding import put, whole_state
@@ -208,6 +209,11 @@ class ValueHead(nn.Sequential):
             nn.Linear(width, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_outputs)
         )
         nn.init.zeros_(self[-1].weight)
+        if not abs(start) <= torch.finfo(torch.float32).max:
+            raise NonFiniteError(
+                f"values: expected returns of which the mean is a float32 number, got {start:g}; "
+                "make the rewards smaller"
+            )
         nn.init.constant_(self[-1].bias, start)
 
     def forward(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:

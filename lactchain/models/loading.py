@@ -177,14 +177,19 @@ def readable(path: Path, how: str | None = None) -> Iterator[None]:
 
     The line ends with `how` to mend it, else with how one comes by the model.
 
-    What a device, a library that is not installed, or a signal did wrong says nothing of the files.
+    A library that is not installed is a `ConfigError`. What a device or a signal did wrong says
+    nothing of the files.
     """
     try:
         yield
-    except (LactChainError, torch.AcceleratorError, ImportError):
+    except (LactChainError, torch.AcceleratorError):
         raise
-    except Exception as error:  # noqa: BLE001  - tokenizers raise nothing narrower
-        if is_out_of_memory(error):
+    except ImportError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(f"{path}: needs a package that is not installed ({reason})") from error
+    except BaseException as error:  # noqa: BLE001  - tokenizers raise nothing narrower
+        is_panic = type(error).__name__ == "PanicException"  # of Rust, and no Exception
+        if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic):
             raise
         reason = " ".join(str(error).split())[:300]
         raise DataError(
@@ -207,6 +212,8 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
         tokenizer = AutoTokenizer.from_pretrained(
             path, local_files_only=True, trust_remote_code=trusts_remote_code()
         )
+        for text in ("x", " x\n", "é漢🙂"):  # some come to grief at their first text
+            tokenizer.decode(tokenizer(text)["input_ids"])
     tokenizer.padding_side = padding_side
     if chat and tokenizer.chat_template is None:
         raise DataError(
@@ -278,9 +285,9 @@ def load_shape(path: Path) -> PretrainedConfig:
     stored = read_model_json(path / "config.json")
     model_type = stored.get("model_type")
     for name, value in stored.items():
-        if "layers" in name and isinstance(value, int) and value > MOST_LAYERS:
+        if "layers" in name and isinstance(value, int) and not 0 <= value <= MOST_LAYERS:
             raise DataError(
-                f"{path / 'config.json'}: {name}: expected at most {MOST_LAYERS:,}, got {value:,}; "
+                f"{path / 'config.json'}: {name}: expected 0 to {MOST_LAYERS:,}, got {value:,}; "
                 f"{mend(path)}"
             )
     if model_type not in CONFIG_MAPPING and not trusts_remote_code():
