@@ -36,7 +36,7 @@ from measuring import ROOT, append_section, command_line, markdown, shown, summa
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.exact import shortest_paths
 from lactchain.types import Trajectory
-from lactchain.worlds.maze import MazeTables
+from lactchain_extras.maze import MazeTables
 
 NAMES = {
     "bc": "BC", "filtered_bc": "%BC", "policy": "BC of final completions", "mc": "MC",

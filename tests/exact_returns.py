@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from lactchain.worlds.maze import MazeTables
+from lactchain_extras.maze import MazeTables
 from lactchain_extras.wordle.words import SOLVED, WordTables
 
 

@@ -15,7 +15,7 @@ from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import language_env
 from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
-from lactchain.worlds.maze import PARTIAL_TEMPLATE, LegalMoves, MazeTables
+from lactchain_extras.maze import PARTIAL_TEMPLATE, LegalMoves, MazeTables
 from lactchain_extras.wordle.env import Wordle
 from lactchain_extras.wordle.policies import BestWords, ConsistentWords
 from lactchain_extras.wordle.search import GameTree

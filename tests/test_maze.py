@@ -9,7 +9,7 @@ from lactchain.environments.exact import optimal_values, shortest_paths
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
-from lactchain.worlds.maze import (
+from lactchain_extras.maze import (
     ACTION_NAMES,
     LAYOUTS,
     PARTIAL_TEMPLATE,

@@ -16,7 +16,6 @@ gymnasium.register(
     entry_point="lactchain.worlds.gridworld:GridWorld",
     vector_entry_point="lactchain.worlds.gridworld_batch:GridWorldVectorEnv",
 )
-gymnasium.register("lactchain/Maze-v0", entry_point="lactchain.worlds.maze:Maze")
 
 for _name in plugins.names(plugins.WORLDS):
     plugins.add_on(_name, plugins.WORLDS)()

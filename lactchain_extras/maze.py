@@ -71,6 +71,11 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
 """The mazes that are shipped: rows of 1 (wall) and 0 (free), and the goal (row, column)."""
 
 
+def register() -> None:
+    """Registers the id."""
+    gym.register("lactchain/Maze-v0", entry_point="lactchain_extras.maze:Maze")
+
+
 class MazeTables(CellTables):
     """The dynamics of one maze, a state for each free cell; the arguments are those of `Maze`.
 
