@@ -10,7 +10,7 @@ from gymnasium import spaces
 from lactchain.environments.checks import at_least_one
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import RowPolicy
-from lactchain.environments.views import State, TextView
+from lactchain.environments.views import State, TextView, fresh
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.types import Reward
 from lactchain.worlds.cells import (
@@ -375,6 +375,7 @@ def _spelled(number: int) -> str:
     return " ".join(str(number))
 
 
+@fresh
 def _position(env: gym.Env) -> list[int]:
     return env.unwrapped.tables.observations[env.unwrapped.state, ::-1].tolist()
 

@@ -15,6 +15,7 @@ from lactchain.types import Reward
 
 _NUMBERS = (float, Real)  # the usual type first: asking an abstract class is slow
 _FLAGS = (bool, np.bool_)
+_CONSTANT = frozenset((int, float, str, bool, type(None)))
 _COUNTED = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 MOST_REWARD = float(np.finfo(np.float32).max)
 """Critics compute in this type. Sums of larger rewards would not even have a place in float64."""
@@ -37,10 +38,17 @@ def at_least_one(name: str, value: object) -> int:
 
 def owned(value: Any) -> Any:
     """A copy of what a world hands over, or is handed: it may go on changing its own in place."""
-    if isinstance(value, (str, *_NUMBERS)):
+    kind = type(value)  # by hand, since states are taken after every action
+    if kind in _CONSTANT:
         return value
-    if type(value) is dict:  # copied by hand, since states are taken after every action
-        return {name: owned(part) for name, part in value.items()}
+    if kind is dict:
+        plain = _CONSTANT.issuperset(map(type, value.values()))
+        return value.copy() if plain else {name: owned(part) for name, part in value.items()}
+    if kind is list:
+        plain = _CONSTANT.issuperset(map(type, value))
+        return value.copy() if plain else [owned(part) for part in value]
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return value.copy()
     return copy.deepcopy(value)
 
 

@@ -8,7 +8,7 @@ import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, singledispatch
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -19,12 +19,20 @@ from lactchain.errors import ConfigError
 from lactchain.types import ChainGrammar, Policy
 
 State = Mapping[str, Any]
+Call = TypeVar("Call", bound=Callable[..., Any])
+
 _HANDED_OVER = ("get_state", "states", "starts", "outcomes", "position")
 
 
 def reset_into(env: gym.Env, state: State) -> tuple[Any, dict[str, Any]]:
     """`TextView.set_state` of worlds that are told the state as an option of `reset`."""
     return env.reset(options={"state": state})
+
+
+def fresh(call: Call) -> Call:
+    """Marks a function of a view that makes its value anew: there is no need to copy that."""
+    call.is_fresh = True  # type: ignore[attr-defined]
+    return call
 
 
 def every_ending(env: gym.Env) -> bool:
@@ -138,7 +146,9 @@ class TextView:
         return {
             name: partial(_copied if name in _HANDED_OVER else _told, call)
             for name, call in known.items()
-            if call is not None and getattr(call, "func", None) not in (_copied, _told)
+            if call is not None
+            and getattr(call, "func", None) not in (_copied, _told)
+            and not getattr(call, "is_fresh", False)
         }
 
     def check(self, env: gym.Env) -> None:

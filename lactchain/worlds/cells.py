@@ -9,7 +9,7 @@ import numpy as np
 
 from lactchain.environments.checks import rewards_of
 from lactchain.environments.exact import TabularModel
-from lactchain.environments.views import State, TextView, every_ending, reset_into
+from lactchain.environments.views import State, TextView, every_ending, fresh, reset_into
 from lactchain.types import Reward
 
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -147,6 +147,7 @@ def cell_view(**fields: Any) -> TextView:
     return TextView(**own | {"model": _model, "success": every_ending} | fields)
 
 
+@fresh
 def _state(env: gym.Env) -> State:
     return env.unwrapped.tables.state_fields(env.unwrapped.state)
 

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from lactchain.environments.checks import at_least_one
-from lactchain.environments.views import State, TextView
+from lactchain.environments.views import State, TextView, fresh
 from lactchain.functional.random_streams import draw, stream
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.types import Reward
@@ -318,6 +318,7 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) ->
     return fields | {"size": f"{tables.width}x{tables.height}", "info": info["description"]}
 
 
+@fresh
 def _position(env: gym.Env) -> list[int]:
     return env.unwrapped.tables.observations[env.unwrapped.state, :3].tolist()
 
