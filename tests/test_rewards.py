@@ -33,7 +33,7 @@ def test_every_numeric_world_is_here():
     registered = {
         i
         for i, spec in gym.registry.items()
-        if re.search(r"lactchain\.worlds|lactchain_extras\.wordle", str(spec))
+        if re.search(r"lactchain\.worlds|lactchain_extras\.(maze|wordle)", str(spec))
     }
     assert registered == {*WORLDS}
 
