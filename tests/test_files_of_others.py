@@ -75,6 +75,8 @@ def test_splits_that_were_saved_together_are_told_apart(tmp_path):
     splits = {"train": Dataset.from_list(TRAIN), "test": Dataset.from_list(OTHER)}
     DatasetDict(splits).save_to_disk(tmp_path / "saved")
     assert asked(tmp_path / "saved") == ["1", "2", "3"]
+    DatasetDict({"test": splits["test"]}).save_to_disk(tmp_path / "one")
+    assert asked(tmp_path / "one") == ["x", "y"]
     DatasetDict({"test": splits["test"], "val": splits["test"]}).save_to_disk(tmp_path / "none")
     with pytest.raises(DataError, match="expected one split, got test, val; give the"):
         open_pairs(tmp_path / "none")

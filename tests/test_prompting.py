@@ -278,3 +278,10 @@ def test_data_that_carry_a_chat_template_already_are_refused_with_their_count(na
         template.check_untemplated([(marked(tokenizer, "x"), Action("go"))] * 3, "pairs")
     template.check_untemplated([plain, (f"a {end}", Action("go", (1, 2)))], "pairs")
     template.check_untemplated([([{"role": "user", "content": "x"}], Action("go"))], "pairs")
+
+
+@pytest.mark.parametrize("roles", [["system", "user"], ["system"], ["system", "assistant"]])
+def test_a_conversation_that_the_chat_template_refuses_is_one_line(roles):
+    talk = [{"role": role, "content": "x"} for role in roles]
+    with pytest.raises(DataError, match="refuses a conversation of the roles .*no system role"):
+        PromptTemplate(OTHERS["no system role"]).encode_batch([talk])

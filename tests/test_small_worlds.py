@@ -174,18 +174,18 @@ def test_a_coin_beside_the_way_decides_the_target_and_what_rounds_are_compared_b
     assert size.by_reward and set(target_of(size)) == {"of_optimum", "sampled_invalid_rate"}
     rollouts = Rollouts(config)
     played = rollouts.play(OptimalChains(rollouts.env), all_episodes(rollouts.env, 0))
-    assert greedy_share(rollouts.env, played)["of_optimum"] == pytest.approx(1.0)
+    assert greedy_share(rollouts.env, lambda: played)["of_optimum"] == pytest.approx(1.0)
 
     class Ignoring(RandomChains):
         def complete(self, text, seed):
             return '["right"]'
 
     ignoring = rollouts.play(Ignoring(rollouts.env.grammar), all_episodes(rollouts.env, 0))
-    share = greedy_share(rollouts.env, ignoring)
+    share = greedy_share(rollouts.env, lambda: ignoring)
     assert all(episode.infos[-1]["success"] for episode in ignoring) and share["of_optimum"] < 0.6
     shortest = Rollouts(world())
     played = shortest.play(OptimalChains(shortest.env), all_episodes(shortest.env, 0))
-    assert greedy_share(shortest.env, played) == {}
+    assert greedy_share(shortest.env, lambda: played) == {}
 
 
 @pytest.mark.parametrize(

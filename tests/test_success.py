@@ -1,27 +1,15 @@
 """Success is what the view says, and never that an episode has ended."""
 
 import pytest
+from test_handed_over import corridor
 
-from lactchain import TextView
 from lactchain.data import alarms
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.figures import check_success_known, collection_metrics, success_figures
-from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import every_ending
 from lactchain.errors import ConfigError, DataError
 from lactchain.stages.train_bc import chosen_episodes
 from lactchain.types import Action, Trajectory
-from tests.test_handed_over import Corridor
-
-
-def corridor(success=None):
-    view = TextView(
-        ("left", "right"),
-        "{cell}{feedback}",
-        lambda env, observation, info: {"cell": env.unwrapped.board[0]},
-        success=success,
-    )
-    return LanguageEnv(Corridor(), view, extractor="json_list")
 
 
 def played(env, completion='["right", "right", "right", "right"]'):
@@ -43,13 +31,13 @@ def played(env, completion='["right", "right", "right", "right"]'):
     ("success", "told"), [(None, None), (every_ending, True), (lambda env: False, False)]
 )
 def test_an_ending_is_a_success_only_where_the_view_says_so(success, told):
-    episode = played(corridor(success))
+    episode = played(corridor(success=success))
     assert episode.terminated and episode.infos[-1]["success"] is told
     assert episode.infos[0]["success"] is (None if told is None else False)
 
 
 def test_an_episode_that_was_cut_is_no_success():
-    cut = played(corridor(every_ending), '["left"]')
+    cut = played(corridor(success=every_ending), '["left"]')
     assert not cut.terminated and cut.infos[-1]["success"] is False
 
 
@@ -57,7 +45,10 @@ def test_without_a_statement_there_is_no_figure_of_success():
     silent = [played(corridor()), played(corridor(), '["left"]')]
     assert "rollout/success_rate" not in collection_metrics(silent)
     assert success_figures([EpisodeResult({}, None, 1, 1, 1, 0.0)]) == {}
-    told = [played(corridor(every_ending)), played(corridor(every_ending), '["left"]')]
+    told = [
+        played(corridor(success=every_ending)),
+        played(corridor(success=every_ending), '["left"]'),
+    ]
     assert collection_metrics(told)["rollout/success_rate"] == 0.5
 
 
@@ -75,7 +66,7 @@ def test_without_a_statement_no_target_goes_by_success(name):
     with pytest.raises(ConfigError, match=f"target: .*{name}.* TextView.success"):
         check_success_known(corridor(), {name: 0.9}, "target")
     check_success_known(corridor(), {"of_optimum": 0.9}, "target")
-    check_success_known(corridor(every_ending), {name: 0.9}, "target")
+    check_success_known(corridor(success=every_ending), {name: 0.9}, "target")
 
 
 def test_without_a_statement_the_best_round_is_that_of_the_highest_return():

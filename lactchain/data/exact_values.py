@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -228,11 +228,14 @@ class _Answers:
         return np.linalg.solve(system, self.discounted_gains)[: len(self.gains) // 3]
 
 
-def greedy_share(env: LanguageEnv, episodes: Sequence[Trajectory]) -> dict[str, float]:
+def greedy_share(env: LanguageEnv, read: Callable[[], Sequence[Trajectory]]) -> dict[str, float]:
     """`expected_value`, `optimum_value` and `of_optimum` of greedy episodes without dice.
 
     As in `expected_figures`, over practised starts. Nothing where the shortest path to the goal is
     best, so that other figures say how good a player is.
+
+    Args:
+        read: gives the episodes, which in most worlds nobody asks for.
     """
     if env.view.model is None or env.view.states is None:
         return {}
@@ -240,7 +243,7 @@ def greedy_share(env: LanguageEnv, episodes: Sequence[Trajectory]) -> dict[str, 
     if not goes_by_reward(model):
         return {}
     best = best_values(model, env.grammar.max_chain_length, FAR_SIGHTED, chain_cost=env.chain_cost)
-    played = [e for e in episodes if e.infos[0]["state"] not in env.held_back]
+    played = [e for e in read() if e.infos[0]["state"] not in env.held_back]
     optimum = float(np.mean([best[model.row(e.infos[0]["state"])] for e in played]))
     value = float(np.mean([e.returns(FAR_SIGHTED)[0] for e in played]))
     return {

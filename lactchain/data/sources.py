@@ -263,10 +263,13 @@ def _split_of(file: Path) -> str:
 
 
 def _training_split(path: Path, splits: Any) -> str:
+    """The one that is for training, or the only one; `DataError` where neither is."""
     names = sorted(splits) if isinstance(splits, Iterable) else []
+    if len(names) == 1:
+        return names[0]
     if training := [name for name in names if name in ("train", "training")]:
-        left = ", ".join(name or "others" for name in names if name not in training)
-        log.info("%s: the split %s is read, %s is not", path, training[0], left or "nothing else")
+        left = ", ".join(name or "others" for name in names if name != training[0])
+        log.info("%s: the split %s is read, %s is not", path, training[0], left)
         return training[0]
     raise DataError(
         f"{path}: expected one split, got {', '.join(name or 'others' for name in names)}; give the"

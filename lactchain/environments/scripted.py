@@ -83,10 +83,10 @@ class OptimalChains(RowPolicy):
         else:
             longest = _longest_listed(grammar)
             _, chains = best_chains(model, longest, gamma, chain_cost=env.chain_cost)
-        pairs = zip(model.non_terminal_states, chains, strict=True)
-        self.lost = [state for state, chain in pairs if not chain]
+        ways = [*zip(model.non_terminal_states, chains, strict=True)]
+        self.lost = [state for state, chain in ways if not chain]
         self._completions: dict[str, str] = {}
-        for state, chain in zip(model.non_terminal_states, chains, strict=True):
+        for state, chain in ways:
             completion = grammar.render(chain or (0,))
             for text in env.texts(state):
                 if self._completions.setdefault(text, completion) != completion:

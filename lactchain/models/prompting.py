@@ -146,19 +146,30 @@ class PromptTemplate:
         return _trimmed(self._tokenizer, "", *_render_around_slot(self._tokenizer, ""))
 
     def _encode_conversation(self, messages: Conversation) -> list[int]:
-        options = {"add_generation_prompt": True, "enable_thinking": False}
         contents = [message["content"] for message in messages]
         if not any(s in content for s in _special_texts(self._tokenizer) for content in contents):
-            return _ids(self._tokenizer, render(self._tokenizer, list(messages), **options))
+            return _ids(self._tokenizer, self._rendered(messages))
         slots = [{**m, "content": f"{_SLOT}-{number}-"} for number, m in enumerate(messages)]
         ids: list[int] = []
-        for piece in re.split(rf"({_SLOT}-\d+-)", render(self._tokenizer, slots, **options)):
+        for piece in re.split(rf"({_SLOT}-\d+-)", self._rendered(slots)):
             if not piece.startswith(_SLOT):
                 ids += _ids(self._tokenizer, piece)
                 continue
             content = encodable(self._trimmed_alone(contents[int(piece.split("-")[-2])]))
             ids += self._plain.encode(content, add_special_tokens=False).ids
         return ids
+
+    def _rendered(self, messages: Conversation) -> str:
+        try:
+            return render(
+                self._tokenizer, list(messages), add_generation_prompt=True, enable_thinking=False
+            )
+        except TemplateError as error:
+            roles = [message.get("role") for message in messages]
+            raise DataError(
+                f"tokenizer {self._tokenizer.name_or_path}: its chat template refuses a "
+                f"conversation of the roles {roles} ({error}); correct the roles"
+            ) from error
 
     def _encode_texts(self, observations: Sequence[str]) -> list[list[int]]:
         shown = (encodable(self._trimmed(text)) for text in observations)

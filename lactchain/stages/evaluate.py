@@ -113,7 +113,7 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     if greedy and distributed.is_main():
         # The actor itself, asked in one order: what it remembers depends on who played what.
         summary |= expected_figures(actor, rollouts.env, rollouts.num_envs)
-        summary |= greedy_share(rollouts.env, read_trajectories(folder))
+        summary |= greedy_share(rollouts.env, lambda: read_trajectories(folder))
     summary = distributed.of_main(summary)  # which a pipeline's processes go by
     run.log_once({f"eval/{name}": value for name, value in summary.items()}, step=0)
     return summary

@@ -88,7 +88,8 @@ class Rounds:
         with full_keys("critic"):
             check_critic(replace(config.critic.config, model=self.encoder))
         check_success_known(env, config.target or (), "target")
-        check_success_known(env, ["success_rate"] * (self.selection is not None), "selection")
+        if self.selection is not None:
+            check_success_known(env, ["success_rate"], "selection")
         self._lists_outcomes = env.view.outcomes is not None
 
     def warm_start(self) -> None:
