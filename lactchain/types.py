@@ -309,7 +309,8 @@ class Policy(Protocol):
     """Anything that answers observations: a language model, a script, a person.
 
     Batch first, always; each row draws from its own seed, so a completion depends neither on its
-    neighbours in the batch nor on the number of processes.
+    neighbours in the batch nor on the number of processes. One with `reads_states = True` is given
+    states, as JSON, in the place of texts.
     """
 
     name: str

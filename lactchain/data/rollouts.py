@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -191,10 +192,11 @@ class _Place:
         self.actions: list[Action] = []
         self.rewards: list[float] = []
 
-    @property
-    def question(self) -> tuple[str, int]:
+    def question(self, policy: Policy) -> tuple[str, int]:
         """What the policy is to answer next, and the seed of its answer."""
-        return self.observations[-1], derive_seed(self.seed, len(self.actions))
+        reads_states = getattr(policy, "reads_states", False)
+        asked = json.dumps(self.infos[-1]["state"]) if reads_states else self.observations[-1]
+        return asked, derive_seed(self.seed, len(self.actions))
 
     def step(
         self, action: Action, env_id: str, policy: str, cut: bool = False
@@ -236,7 +238,7 @@ class _Together:
         self.policy = policy
 
     def to(self, places: Sequence[_Place]) -> Answered:
-        texts, seeds = zip(*(place.question for place in places), strict=True)
+        texts, seeds = zip(*(place.question(self.policy) for place in places), strict=True)
         return list(zip(places, self.policy.act(list(texts), list(seeds)), strict=True))
 
 
@@ -251,7 +253,7 @@ class _RowByRow:
     def to(self, places: Sequence[_Place]) -> Answered:
         for place in places:
             if place not in self._asked:
-                future = self._asked[place] = self.policy.submit(*place.question)
+                future = self._asked[place] = self.policy.submit(*place.question(self.policy))
                 future.add_done_callback(partial(self._take, place))
         return [(place, future.result()) for place, future in self._ready()]
 

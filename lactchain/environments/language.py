@@ -6,6 +6,7 @@ one state can be compared, which is what preference pairs are made of (see `docs
 """
 
 import dataclasses
+import json
 import string
 import warnings
 from collections import deque
@@ -30,7 +31,7 @@ from lactchain.environments.held_back import HeldBack
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.environments.views import State, TextView, shipped_view
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain.types import ChainGrammar
+from lactchain.types import ChainGrammar, Policy
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
 BRIEF, RELATIVE = "brief", "relative"
@@ -174,9 +175,8 @@ class LanguageEnv(gym.Env[str, str]):
 
     def start_states(self) -> list[State]:
         """Those of `view_states` that an episode may begin in."""
-        if self.view.states is None or self.view.starts is None:
-            return self.view_states()
-        return self.view.starts(self.env)
+        listed = self.view.states is not None and self.view.starts is not None
+        return self.view.starts(self.env) if listed else self.view_states()
 
     @cached_property
     def held_back(self) -> HeldBack:
@@ -202,8 +202,10 @@ class LanguageEnv(gym.Env[str, str]):
         plain, _ = self.reset(options={"state": state})
         return plain, self._describe(self.view.bump_feedback), self._describe(INVALID_FEEDBACK)
 
-    def in_own_words(self) -> str:
-        """The state that the environment is in by the view's own template, whatever is shown."""
+    def told(self, policy: Policy) -> str:
+        """What a scripted policy reads: the view's own template, or the state, as JSON."""
+        if getattr(policy, "reads_states", False):
+            return json.dumps(self._state())
         view = dataclasses.replace(self.view, template=self._own_template)
         return view.text(self.env, *self._last)
 
@@ -254,7 +256,7 @@ class LanguageEnv(gym.Env[str, str]):
         return self._recall(info), reward - self.chain_cost, terminated, truncated, info
 
     def close(self) -> None:
-        """Closes the environment."""
+        """Closes it."""
         self.env.close()
 
     def _recall(self, info: dict[str, Any]) -> str:
@@ -345,9 +347,8 @@ class LanguageEnv(gym.Env[str, str]):
         return self.view.text(self.env, *self._last, feedback)
 
     def _info(self) -> dict[str, Any]:
-        legal = {"invalid_action": False, "invalid_reason": None}
-        success = None if self.view.success is None else False
-        return _none_played() | legal | {"state": self._state(), "success": success}
+        told = {"state": self._state(), "success": None if self.view.success is None else False}
+        return _none_played() | {"invalid_action": False, "invalid_reason": None} | told
 
     def _state(self) -> State | None:
         return None if self.view.get_state is None else self.view.get_state(self.env)

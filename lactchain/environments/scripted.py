@@ -121,6 +121,7 @@ class Mixture:
             )
         self.competent, self.other = competent, other
         self.competent_fraction = competent_fraction
+        self.reads_states = any(getattr(part, "reads_states", False) for part in (competent, other))
         self.name = f"{competent_fraction:g} {competent.name}, else {other.name}"
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:

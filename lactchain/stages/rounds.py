@@ -90,7 +90,7 @@ class Rounds:
         check_success_known(env, config.target or (), "target")
         if self.selection is not None:
             check_success_known(env, ["success_rate"], "selection")
-        self._lists_outcomes = env.view.outcomes is not None
+        self._asks_at_texts = env.view.outcomes is not None or env.view.model is None
 
     def warm_start(self) -> None:
         """Clones scripted behaviour: an adapter where one is to be trained, else all weights."""
@@ -249,9 +249,10 @@ class Rounds:
         """The critic's episodes of a round, where pairs are asked at their texts.
 
         So they are where texts remember, or stand for what an observer can only guess: a state then
-        tells less than the text of an episode that came there.
+        tells less than the text of an episode that came there. And without a model nobody knows
+        what states there are beside those that were met.
         """
-        if self.config.environment.history == 1 and not self._lists_outcomes:
+        if self.config.environment.history == 1 and not self._asks_at_texts:
             return None
         return str(self.run.directory / f"round_{number}/critic/trajectories")
 

@@ -272,7 +272,7 @@ def played_examples(
             if len(examples) == config.num_chains:
                 return examples
             row_seed = derive_seed(seed, "behavior", len(examples))
-            [action] = policy.act([env.in_own_words()], [row_seed])
+            [action] = policy.act([env.told(policy)], [row_seed])
             examples.append((text, action))
             text, _, terminated, truncated, info = env.step(action.text)
             over = terminated or truncated
