@@ -11,11 +11,12 @@ from gymnasium import spaces
 from lactchain import EnvironmentConfig, LanguageEnv, OptimalChains, TextView
 from lactchain.data.episodes import all_episodes
 from lactchain.data.exact_values import greedy_share
-from lactchain.data.rollouts import Rollouts, episode_results
+from lactchain.data.rollouts import Rollouts, collect, episode_results
 from lactchain.environments.exact import TabularModel, goes_by_reward, optimal_chains
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import every_ending, tabular_model
+from lactchain.errors import ConfigError
 from lactchain.stages.sizing import target_of
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.stages.world_size import BY_PLAY, measure_world
@@ -235,3 +236,57 @@ def test_a_history_remembers_letters_of_any_language(names):
     text, *_ = env.step(completion)
     assert completion in text and "?" not in text
     assert text in env.observation_space and completion in env.action_space
+
+
+# --- worlds that cannot be put back --------------------------------------------------------------
+
+
+@pytest.fixture
+def blackjack(monkeypatch):
+    """The example of the README: no states, no success, a hidden card, and dice."""
+    words = TextView(
+        ("stick", "hit"),
+        "You hold {mine}, the dealer shows {dealer}.{feedback}",
+        lambda env, observation, info: {"mine": observation[0], "dealer": observation[1]},
+    )
+    spec = gym.envs.registration.EnvSpec(
+        "my/Blackjack-v0", lambda: LanguageEnv(gym.make("Blackjack-v1"), words)
+    )
+    monkeypatch.setitem(gym.registry, "my/Blackjack-v0", spec)
+    return EnvironmentConfig("my/Blackjack-v0", max_chain_length=2)
+
+
+def test_a_state_is_the_seed_and_what_was_played_since(blackjack):
+    env = make_language_env(blackjack)
+    episodes = collect(RandomChains(env.grammar), blackjack, 60)
+    assert len({episode.infos[0]["state"]["seed"] for episode in episodes}) == 60
+    longer = [episode for episode in episodes if len(episode) > 1]
+    assert len(longer) > 5
+    for episode in longer:
+        state = episode.infos[1]["state"]
+        assert (state["seed"], state["played"][0]) == (episode.seed, 1)
+        assert env.reset(options={"state": state})[0] == episode.observations[1]
+        text, reward, terminated, _, info = env.step(episode.actions[1].text)
+        assert (text, reward) == (episode.observations[2], episode.rewards[1])
+    assert env.start_states()[7] == {"seed": 7, "played": []}
+
+
+def test_hidden_cards_and_dice_are_chance_and_texts_are_what_is_counted(blackjack):
+    size = measure_world(blackjack)
+    assert size.has_chance and not size.tells_success and target_of(size) == {}
+    # 4 to 21 in the hand (those below 12 with less than an ace), 1 to 10 on the table
+    assert 100 < size.num_states < 300 and size.num_actions == 2
+
+
+def test_a_world_whose_dice_know_no_seed_is_refused(world, monkeypatch):
+    config = world(exact=False, speaks=False, wind=0.5)
+    rolls = np.random.default_rng(0)
+    monkeypatch.setattr(Rooms, "np_random", property(lambda _: rolls))
+    with pytest.raises(ConfigError, match="expected a world that can be put back where it was"):
+        measure_world(config)
+
+
+def test_a_place_to_go_on_from_must_lie_within_an_episode(blackjack):
+    env = make_language_env(blackjack)
+    with pytest.raises(ValueError, match="expected one in which no episode is over"):
+        env.env.reset(options={"state": {"seed": 0, "played": [0]}})

@@ -11,7 +11,7 @@ import numpy as np
 
 from lactchain.environments.held_back import HeldBack
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import State
+from lactchain.environments.views import State, lists_states
 from lactchain.errors import DataError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.types import Trajectory
@@ -69,11 +69,11 @@ def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Epi
     """Episodes to learn from: starts go round all that may be practised, in an order by the seed.
 
     They are cut where they come to a state that is held back. An environment whose view does not
-    list its states starts episodes itself.
+    list its states starts episodes itself, each under a seed of its own.
     """
     region = Region(held_back=env.held_back)
     seeds = (derive_seed(seed, "episode", i) for i in range(num_episodes))
-    if env.view.states is None:
+    if not lists_states(env):
         return [Episode(s) for s in seeds]
     starts = go_round(_within(region, env.start_states()), num_episodes, seed)
     return [Episode(s, state, region) for s, state in zip(seeds, starts, strict=True)]

@@ -29,7 +29,7 @@ from lactchain.environments.checks import (
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.held_back import HeldBack
 from lactchain.environments.registry import find_env, not_taken
-from lactchain.environments.views import State, TextView, shipped_view
+from lactchain.environments.views import State, TextView, shipped_view, with_states
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import ChainGrammar, Policy
 
@@ -123,13 +123,13 @@ class LanguageEnv(gym.Env[str, str]):
                 " null, or a text of your own"
             )
         template = {BRIEF: view.brief, RELATIVE: view.relative}.get(template, template)
-        self.env = env
+        self.env, functions = with_states(env, view)
         self._own_template = view.template
         self.view = dataclasses.replace(
             view,
             template=view.template if template is None else template,
             action_names=tuple(action_names or view.action_names),
-            **view.apart(),
+            **(view.apart() | functions),
         )
         self.view.check(env)
         try:
@@ -343,7 +343,6 @@ class LanguageEnv(gym.Env[str, str]):
         return "".join(c if c in known or c.isprintable() else "?" for c in text)
 
     def _describe(self, feedback: str = "") -> str:
-        """The state that the environment is in, in words."""
         return self.view.text(self.env, *self._last, feedback)
 
     def _info(self) -> dict[str, Any]:

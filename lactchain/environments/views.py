@@ -21,6 +21,9 @@ from lactchain.types import ChainGrammar, Policy
 State = Mapping[str, Any]
 Call = TypeVar("Call", bound=Callable[..., Any])
 
+NUM_STARTS = 500
+"""Seeds that count as start states. Episodes to learn from begin under other seeds."""
+
 _HANDED_OVER = ("get_state", "states", "starts", "outcomes", "position")
 
 
@@ -58,7 +61,8 @@ class Outcome(NamedTuple):
 class TextView:
     """A world in words, and what is known of it.
 
-    Everything but the first three may be left out: figures and pictures that need it then are.
+    Everything but the first three may be left out: figures and pictures that need it then are. In the
+    place of get_state, set_state and states, if none is given, seeds are states (`Replays`).
     Functions of a module, unlike lambdas, let the environment be pickled.
 
     Attributes:
@@ -205,3 +209,61 @@ def tabular_model(env: gym.Env, view: TextView | None = None) -> TabularModel:
 
 def _describe_text(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
     return {"observation": observation}
+
+
+class Replays(gym.Wrapper):
+    """An environment that comes back to a state by its seed, and by playing what was played since.
+
+    Luck repeats itself, so that the state is the same in what is hidden, too. Whoever needs other
+    luck takes another state that reads alike.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.seed = 0
+        self.played: list[Any] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode under a seed, a drawn one for None, or in `options["state"]`."""
+        options = dict(options or {})
+        state = options.pop("state", None)
+        if state is None:
+            drawn = int(self.np_random.integers(2**31)) if seed is None else seed
+            state = {"seed": drawn, "played": []}
+        self.seed, self.played = state["seed"], []
+        observation, info = self.env.reset(seed=self.seed, options=options or None)
+        for action in state["played"]:
+            observation, _, terminated, truncated, info = self.step(action)
+            if terminated or truncated:
+                raise ValueError(f"state: expected one in which no episode is over, got {state}")
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Plays one action, and remembers it."""
+        self.played.append(action)
+        return self.env.step(action)
+
+
+def with_states(env: gym.Env, view: TextView) -> tuple[gym.Env, dict[str, Any]]:
+    """An environment whose states are known, and the functions of its view that are then needed."""
+    if (view.get_state, view.set_state, view.states) != (None, None, None):
+        return env, {}
+    functions = {"get_state": _replayed_state, "set_state": reset_into, "states": _seeds}
+    return Replays(env), functions
+
+
+def lists_states(env: Any) -> bool:
+    """Whether the view of a language environment lists states: seeds may stand for them."""
+    return env.view.states is not None and not isinstance(env.env, Replays)
+
+
+@fresh
+def _replayed_state(env: gym.Env) -> State:
+    return {"seed": env.seed, "played": [*env.played]}
+
+
+@fresh
+def _seeds(env: gym.Env) -> list[State]:
+    return [{"seed": seed, "played": []} for seed in range(NUM_STARTS)]

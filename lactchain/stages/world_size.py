@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -21,12 +21,15 @@ from lactchain.environments.exact import (
 )
 from lactchain.environments.language import INVALID_FEEDBACK, LanguageEnv
 from lactchain.environments.scripted import RandomChains
-from lactchain.environments.views import TextView
+from lactchain.environments.views import TextView, lists_states
 from lactchain.errors import ConfigError
 from lactchain.types import Trajectory
 
 NUM_EPISODES = 512
 """Episodes of random play, where there is no exact model to ask."""
+
+NUM_PUT_BACK = 16
+"""Of these, so many are played up to their last decision once more."""
 
 BY_MODEL, BY_PLAY = "its exact model", "random play"
 
@@ -125,6 +128,7 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
     chance, or where texts remember, the solved episodes as they were.
     """
     episodes = random_play(rollouts, seed)
+    check_put_back(rollouts.env, episodes)
     steps = [step for e in episodes for step in _steps(rollouts.env, e)]
     led: dict[tuple[str, str], set[str | None]] = {}
     for before, action, after in steps:
@@ -158,13 +162,12 @@ def _steps(env: LanguageEnv, episode: Trajectory) -> Iterator[tuple[str, str, st
 
     A state is what the view reads; else the text, without what it says of the last completion.
     """
-    said = (env.view.bump_feedback, INVALID_FEEDBACK) if env.history == 1 else ()
 
     def name(t: int) -> str:
         state, text = episode.infos[t]["state"], episode.observations[t]
-        if state is not None and env.history == 1:
+        if state is not None and env.history == 1 and lists_states(env):
             return json.dumps(state, sort_keys=True)
-        return reduce(lambda rest, feedback: rest.replace(feedback, ""), filter(None, said), text)
+        return _plain(env, text)
 
     for t, action in enumerate(episode.actions):
         if t + 1 < len(episode):
@@ -186,6 +189,31 @@ def _ways(led: Mapping[tuple[str, str], set[str | None]]) -> list[int]:
         reached = set().union(*(before.get(state, set()) for state in reached)) - ways.keys()
         ways |= dict.fromkeys(reached, length)
     return list(ways.values())
+
+
+def check_put_back(env: LanguageEnv, episodes: Sequence[Trajectory]) -> None:
+    """Plays up to the last decisions of some episodes once more.
+
+    Raises:
+        ConfigError: one reads otherwise than it did: pairs would compare completions to other
+            states than the actor was asked about.
+    """
+    for episode in episodes[:NUM_PUT_BACK]:
+        info, read = episode.infos[-2], episode.observations[-2]
+        options = {"state": info["state"], "remembered": info.get("remembered")}
+        again, _ = env.reset(options=options)
+        if info["state"] is not None and again != _plain(env, read):
+            raise ConfigError(
+                f"environment: expected a world that can be put back where it was, got {again!r}"
+                f" where {read!r} had been read; let all its dice come from the seed of reset, or"
+                " give its view states, get_state and set_state"
+            )
+
+
+def _plain(env: LanguageEnv, text: str) -> str:
+    """A text without what it says of the last completion."""
+    said = (env.view.bump_feedback, INVALID_FEEDBACK) if env.history == 1 else ()
+    return reduce(lambda rest, feedback: rest.replace(feedback, ""), filter(None, said), text)
 
 
 def random_play(rollouts: Rollouts, seed: int) -> list[Trajectory]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import State
+from lactchain.environments.views import State, lists_states
 from lactchain.errors import ConfigError
 
 
@@ -13,7 +13,7 @@ def task_states(env: LanguageEnv) -> dict[str, list[State]]:
 
     Without a view that lists states there are no splits, and a number is a seed and no more.
     """
-    if env.view.states is None:
+    if not lists_states(env):
         return {}
     starts = env.start_states()
     held_back = [state for state in starts if state in env.held_back]
