@@ -24,7 +24,7 @@ USAGE = """usage: lactchain COMMAND [--config NAME|FILE ...] [--key value ...]
 `lactchain COMMAND --help` shows what a command reads, writes, and lets you set. `lactchain configs`
 prints the folder of the shipped configurations, `lactchain --version` the version.
 """
-FIRST = {"report": "--run_dir", "doctor": "--url"}
+FIRST = {"report": "--run_dir", "doctor": "--url", "panel": "--environment.id"}
 """The option that a command's first word is of; else it may name a shipped configuration."""
 
 

@@ -61,8 +61,8 @@ class Outcome(NamedTuple):
 class TextView:
     """A world in words, and what is known of it.
 
-    Everything but the first three may be left out: figures and pictures that need it then are. In the
-    place of get_state, set_state and states, if none is given, seeds are states (`Replays`).
+    Everything but the first three may be left out: figures and pictures that need it then are. In
+    the place of get_state, set_state and states, if none is given, seeds are states (`Replays`).
     Functions of a module, unlike lambdas, let the environment be pickled.
 
     Attributes:

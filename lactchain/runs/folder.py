@@ -52,7 +52,7 @@ _FILES = {"config.yaml", RUN_FILE, "summary.json", *TOLD}
 _TRACKERS = {"wandb"}
 """Folders that trackers write and nobody reads back; links lead out of them to their logs."""
 
-READ = {"model", "data", *RESULTS}
+READ = {"model", "data", "panel", *RESULTS}
 """Settings that name a file or folder which is read."""
 
 Inputs = dict[str, dict[str, str]]

@@ -64,6 +64,10 @@ class EvaluateConfig:
     environment: EnvironmentConfig = EnvironmentConfig()
     actor: GuidedActorConfig = GuidedActorConfig(temperature=0.0)
     evaluation: EvaluationConfig = EvaluationConfig()
+    panel: str | None = None
+    """A file of numbered tasks that others can cite, or the name of a shipped one
+    (`scripts/panel.py`): exactly these are played, and RUN/panel_result.json is written. Null:
+    start states of the world."""
 
 
 def main(config: EvaluateConfig) -> dict[str, Any]:
@@ -88,7 +92,11 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     folder = run.path("trajectories")
     starts = sampled_starts(rollouts.env, config.evaluation.num_starts, config.evaluation.sample)
     per_start = config.evaluation.num_episodes_per_start or enough_per_start(rollouts, len(starts))
-    results, summary = evaluate(player, rollouts, seed, per_start, folder, starts)
+    dice = seed
+    if config.panel is not None:
+        panels, per_start = plugins.required("panels", "panel"), 1
+        starts, dice = panels.starts(config.panel, config.environment)
+    results, summary = evaluate(player, rollouts, dice, per_start, folder, starts)
     if config.evaluation.num_starts is not None and "success_rate" in summary:
         successes = sum(result.success for result in results)
         # Starts are what was drawn: episodes from the same one are not independent of each other.
@@ -96,6 +104,8 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         summary |= {"success_rate_low": low, "success_rate_high": high}
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)
+        if config.panel is not None:
+            panels.write_result(run, config.panel, config)
         if (values := estimate_completion_values(actor, rollouts.env)) is not None:
             write_values(run.path("completion_values.json"), values)
         if actor.values is not None:

@@ -1,5 +1,6 @@
 """What a world that is served says of itself: words, tasks, floors, and its exact optimum."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +10,7 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.chance import best_within, random_within
 from lactchain.environments.exact import MAX_CHAINS
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import tabular_model
+from lactchain.environments.views import State, tabular_model
 from lactchain_extras.ecosystems.tasks import task_states
 
 
@@ -31,18 +32,19 @@ def manifest(config: EnvironmentConfig, env: LanguageEnv) -> dict[str, Any]:
         "max_chains": env.max_chains,
         "grammar": asdict(env.grammar),
         "tasks": {name: len(states) for name, states in task_states(env).items()},
-        **_bounds(env),
+        **bounds(env, [state for states in task_states(env).values() for state in states]),
     }
 
 
-def _bounds(env: LanguageEnv) -> dict[str, Any]:
+def bounds(env: LanguageEnv, states: Sequence[State]) -> dict[str, Any]:
+    """Exact `floors` and `optimum` in the mean over some start states; see `manifest`."""
     if env.view.states is None or env.view.model is None:
         return {"floors": None, "optimum": None}
     model = tabular_model(env.env, env.view)
     if not model.deterministic and env.grammar.num_completions > MAX_CHAINS:
         return {"floors": None, "optimum": None}
     arguments = model, env.max_chains, env.grammar.max_chain_length, env.chain_cost
-    rows = [model.row(state) for states in task_states(env).values() for state in states]
+    rows = [*map(model.row, states)]
     best, random = best_within(*arguments), random_within(*arguments)
     return {"floors": {"random": _means(random, rows)}, "optimum": _means(best, rows)}
 

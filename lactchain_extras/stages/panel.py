@@ -1,0 +1,48 @@
+"""Writes a panel: numbered tasks of a world in a file that others can cite; or verifies a result.
+
+Reads nothing, or FILE and a result; writes FILE. `evaluate --panel FILE` plays the tasks
+and writes RUN/panel_result.json, which --verify plays once more, without the actor.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
+from lactchain.config.settings import EnvironmentConfig
+from lactchain.runs.console import console, figures, table
+from lactchain.runs.process import is_dry_run
+from lactchain.storage.files import make_folder, write_sealed
+from lactchain_extras.panels import make_panel, verify
+
+
+@dataclass(frozen=True)
+class PanelConfig(Bounded):
+    """A panel of a world."""
+
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """What an episode is. How a state is worded (`template`) is left to who plays."""
+    count: AtLeast1 = 200
+    """Tasks. Where the world has fewer start states, some begin alike, under other dice."""
+    seed: AtLeast0 = 0
+    """Which tasks, and which dice."""
+    file: str = "panel.json"
+    """The panel: it is written, or, with `verify`, read; then a word may stand for one that is
+    shipped."""
+    verify: str | None = None
+    """A result of this panel to be played once more; null: the panel is made."""
+
+
+def main(config: PanelConfig) -> None:
+    """Makes the panel, or verifies the result, and prints what is in it."""
+    if is_dry_run():
+        console.print("nothing is estimated of this command, and nothing was made")
+        return
+    if config.verify is not None:
+        figures(f"{config.verify}: its answers come to", verify(config.file, config.verify))
+        return
+    panel = make_panel(config.environment, config.count, config.seed)
+    make_folder(Path(config.file).absolute().parent)
+    write_sealed(config.file, panel)
+    players = panel["floors"] | ({"optimum": panel["optimum"]} if panel["optimum"] else {})
+    rows = [{"player": name} | told for name, told in players.items()]
+    table(f"{config.file}: {len(panel['tasks'])} tasks, rules {panel['rules'][:12]}", rows)

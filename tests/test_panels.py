@@ -1,0 +1,138 @@
+"""Panels: numbered tasks that others can cite, and results that can be played again."""
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+
+import pytest
+from script_setups import build_weights, config_of
+
+from lactchain.config.parsing import parse
+from lactchain.config.settings import EnvironmentConfig
+from lactchain.config.shipped import CONFIGS
+from lactchain.errors import ConfigError, DataError
+from lactchain.stages import evaluate
+from lactchain.storage.files import read_json, seal, unseal, write_json, write_sealed
+from lactchain.worlds.gridworld import GridTables
+from lactchain_extras import panels
+from lactchain_extras.stages.panel import PanelConfig
+
+SHIPPED = sorted(file.stem for file in (CONFIGS / "panel").glob("*.yaml"))
+LONG = dict.fromkeys(("babyai", "sokoban"), pytest.mark.slow)
+SMALL = EnvironmentConfig(kwargs={"size": 2}, max_chain_length=3, max_chains=4)
+
+
+@pytest.fixture
+def panel(tmp_path):
+    path = tmp_path / "panel.json"
+    write_sealed(path, panels.make_panel(SMALL, 20, 3))
+    return path
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """A panel, and what an untrained actor answered to it."""
+    folder = tmp_path_factory.mktemp("result")
+    path = folder / "panel.json"
+    write_sealed(path, panels.make_panel(SMALL, 20, 3))
+    config = config_of("evaluate", build_weights(folder / "weights"), folder / "run")
+    asked = replace(config.evaluation, num_samples=0, num_envs=7)
+    actor = replace(config.actor, decoding="constrained", temperature=1.0)
+    config = replace(config, environment=SMALL, evaluation=asked, actor=actor)
+    evaluate.main(replace(config, panel=str(path)))
+    return path, folder / "run" / "panel_result.json"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[LONG[name]] if name in LONG else []) for name in SHIPPED]
+)
+def test_a_shipped_panel_is_made_anew_to_the_last_byte(name, tmp_path):
+    config = parse(PanelConfig, ["--config", str(CONFIGS / "panel" / f"{name}.yaml")])
+    if config.environment.id.startswith("minigrid:") and find_spec("minigrid") is None:
+        pytest.skip("needs the extra minigrid")
+    made = panels.make_panel(config.environment, config.count, config.seed)
+    shipped = panels.read_panel(name)
+    assert made | {"packages": {}} == shipped | {"packages": {}}
+    states, seed = panels.starts(name, replace(config.environment, held_back=None))
+    assert len(states) == config.count and seed == config.seed
+    held = sum(task["held_back"] for task in shipped["tasks"])
+    assert (held > 0) == (config.environment.held_back is not None)
+
+
+def test_a_panel_says_what_chance_and_skill_earn(panel):
+    told = panels.read_panel(panel)
+    assert told["floors"]["optimal"]["success_rate"] == told["optimum"]["success"] == 1.0
+    assert 0 < told["floors"]["random"]["success_rate"] < 1.0
+    assert len({json.dumps(task["state"]) for task in told["tasks"]}) == 20
+    others = panels.make_panel(SMALL, 20, 4)
+    assert others["tasks"] != told["tasks"] and others["rules"] != told["rules"]
+
+
+def test_where_there_are_too_few_start_states_some_tasks_begin_alike():
+    made = panels.make_panel(replace(SMALL, kwargs={"size": 2, "start": [0, 0, 1]}), 20, 0)
+    assert len({json.dumps(task["state"]) for task in made["tasks"]}) < 20 == len(made["tasks"])
+
+
+def test_a_result_can_be_played_again_without_the_actor(result):
+    path, written = result
+    told = read_json(written)
+    assert len(told["answers"]) == 20 and told["player"]["decoding"] == "constrained"
+    assert panels.verify(path, written) == told["figures"]
+    assert 0 < told["figures"]["success_rate"] < 1
+
+
+@pytest.mark.parametrize("change", ["figures", "answers", "fewer", "more", "panel"])
+def test_a_result_that_is_not_what_it_says_is_refused(result, tmp_path, change):
+    path, written = result
+    told, forged = unseal(read_json(written)), tmp_path / "forged.json"
+    if change == "figures":
+        told["figures"]["success_rate"] = 1.0
+    elif change == "answers":
+        won = next(said for said in told["answers"] if len(said) < 4)
+        won[-1] = "nothing at all"
+    elif change == "fewer":
+        told["answers"].pop()
+    elif change == "more":
+        told["answers"][0].append("[]")
+    else:
+        told["panel"] = "0" * 64
+    write_json(forged, seal(told))
+    with pytest.raises(DataError, match=r"come to|expected|of another panel"):
+        panels.verify(path, forged)
+    written_over = json.loads(written.read_text()) | {"figures": {"success_rate": 1.0}}
+    write_json(forged, written_over)
+    with pytest.raises(DataError, match="checksum does not match"):
+        panels.verify(path, forged)
+
+
+def test_a_changed_byte_is_refused(panel):
+    text = panel.read_text()
+    panel.write_text(text.replace('"x": 0', '"x": 1', 1))
+    with pytest.raises(DataError, match="checksum does not match; take it from where it was"):
+        panels.read_panel(panel)
+    panel.write_text("{")
+    with pytest.raises(DataError, match="damaged"):
+        panels.read_panel(panel)
+    write_sealed(panel, {"schema_version": 99})
+    with pytest.raises(DataError, match="of version 1, got"):
+        panels.read_panel(panel)
+    with pytest.raises(DataError, match="no such file"):
+        panels.read_panel(panel.with_name("other.json"))
+
+
+def test_another_world_is_refused_with_the_options_that_bring_this_one(panel):
+    with pytest.raises(ConfigError, match="--environment.kwargs '{\"size\": 2}' --environment.max"):
+        panels.starts(panel, EnvironmentConfig())
+    assert len(panels.starts(panel, replace(SMALL, template="brief"))[0]) == 20
+
+
+def test_other_rules_are_refused(panel, monkeypatch):
+    outcome = GridTables.outcome
+
+    def kinder(self, state, action):
+        reward, bumped, after = outcome(self, state, action)
+        return reward + 0.001, bumped, after
+
+    monkeypatch.setattr(GridTables, "outcome", kinder)
+    with pytest.raises(ConfigError, match="made for other rules of lactchain/GridWorld-v0"):
+        panels.starts(panel, SMALL)
