@@ -52,8 +52,14 @@ WORLDS = {
     ),
     "words": world(GRID, "--environment.template", "null", "--actor.strategy", "founding"),
 }
+OTHERS = (
+    "WindyGrid", "Puzzle", "LightsOut", "Box", "Coin", "Hanoi", "Dial30", "Dial100", "Ladder",
+    "Jugs", "Corridor", "Blackjack",
+)  # fmt: skip
+WORLDS |= {name: world(f"other_worlds:others/{name}-v0") for name in OTHERS}
 FIGURES = {
     "success": "success_rate",
+    "return": "episode_return",
     "actions / shortest": "actions_over_shortest",
     "of optimum": "of_optimum",
     "held back": "held_back/success_rate",
