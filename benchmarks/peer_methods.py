@@ -157,7 +157,7 @@ def by_return(
 def by_rounds(course: Course, kind: type[Rounds], changes: Mapping[str, Any]) -> None:
     """Rounds, while one like the last fits into the budget; `changes` are of SimPO's settings."""
     config = course.config
-    actor = replace(config.simpo, simpo=replace(config.simpo.simpo, **changes))
+    actor = replace(config.simpo, loss=replace(config.simpo.loss, **changes))
     critic = replace(config.critic, compare_with_exact=False)
     where = replace(config.run, run_dir=str(course.folder / "run"))
     config = replace(

@@ -81,7 +81,7 @@ class Study:
         """Critic and pairs, once for all arms, and SimPO with the weights of one."""
         player = criticism(self.config, recast(actor, PlayerConfig))
         self.stage("critic", train_critic.main, player, seed=1)
-        simpo = replace(self.config.simpo.simpo, **WEIGHTS[name])
+        loss = replace(self.config.simpo.loss, **WEIGHTS[name])
         pairs = None if name == "recipe" else str(self.folder / "recipe/pairs")
         config = train_simpo.TrainSimPOConfig(
             environment=self.config.environment,
@@ -89,7 +89,7 @@ class Study:
             critic=str(self.folder / "critic/critic") if pairs is None else None,
             pairs=pairs,
             preferences=self.config.simpo.preferences,
-            simpo=simpo,
+            loss=loss,
             training=self.config.simpo.training,
         )
         self.stage(name, train_simpo.main, config, seed=1)

@@ -121,7 +121,7 @@ def test_the_tiny_stages_are_those_of_the_tiny_pipeline():
     assert rollouts.collect == critic.collect == whole.critic.collect
     assert critic.training == whole.critic.training
     assert simpo.preferences == pairs.preferences == whole.simpo.preferences
-    assert (simpo.simpo, simpo.training) == (whole.simpo.simpo, whole.simpo.training)
+    assert (simpo.loss, simpo.training) == (whole.simpo.loss, whole.simpo.training)
     world = replace(whole.environment, max_chains=None)  # the view's own is as many
     assert tiny("play").environment == replace(world, kwargs={"render_mode": "ansi"})
     for config in (prepare, cloning, critic, simpo, pairs, rollouts, tiny("evaluate")):
@@ -145,7 +145,7 @@ def test_the_large_stages_are_those_of_the_large_pipeline():
     assert critic.critic == whole.critic.config
     for part in ("collect", "training"):
         assert getattr(critic, part) == getattr(whole.critic, part), part
-    for part in ("preferences", "simpo", "training"):
+    for part in ("preferences", "loss", "training"):
         assert getattr(simpo, part) == getattr(whole.simpo, part), part
     assert simpo.actor == whole.actor
     assert simpo.critic == f"{critic.run.run_dir}/critic"

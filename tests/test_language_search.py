@@ -39,9 +39,9 @@ from lactchain_extras.language_search.growth import (
 TOKENIZER = build_tiny_tokenizer(["a b c"] * 3)
 TUNABLES = [
     "training.learning_rate",
-    "simpo.beta",
-    "simpo.target_margin",
-    "simpo.nll_weight",
+    "loss.beta",
+    "loss.target_margin",
+    "loss.nll_weight",
     "actor.lora.r",
 ]
 
@@ -346,7 +346,7 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(weight
     stages = {"train": train, "evaluate": lambda config: run_here("evaluate", config)}
     cut_at = 0
     whole = search(language_search(weights, tmp_path / "whole", dtype), stages)
-    tuned = [(c.training.learning_rate, c.simpo, c.actor.lora.r) for c in calls]
+    tuned = [(c.training.learning_rate, c.loss, c.actor.lora.r) for c in calls]
     assert any(settings != tuned[0] for settings in tuned)
     calls, cut_at = [], 5
     with pytest.raises(Stop):

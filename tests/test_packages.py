@@ -181,7 +181,7 @@ def test_the_shipped_packages_become_an_actor_and_a_critic_that_go_through_the_p
         "warm_start.behavior.num_chains": 256,
         "warm_start.target_skill": "null",
         "actor.decoding": "constrained",  # so few chains do not teach the form
-        "simpo.simpo.target_kl": "null",
+        "simpo.loss.target_kl": "null",
         "critic.collect.num_episodes": 16,
         "simpo.preferences.num_states": 16,
         "evaluation.num_starts": 12,

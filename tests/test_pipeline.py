@@ -103,7 +103,7 @@ def destroying(config, behavior, rate, **simpo):
         config,
         actor=replace(config.actor, decoding="free"),
         warm_start=WarmStartConfig(behavior, cloning),
-        simpo=replace(rounds, simpo=replace(rounds.simpo, **simpo)),
+        simpo=replace(rounds, loss=replace(rounds.loss, **simpo)),
     )
 
 
@@ -184,8 +184,8 @@ def test_an_actor_that_answers_in_no_chains_is_refused_before_it_costs(weights, 
 
 def test_a_bound_that_cannot_be_measured_is_refused_with_the_settings(weights, run_dir):
     config = pipeline_of(weights, run_dir)
-    bound = replace(config.simpo, simpo=replace(config.simpo.simpo, target_kl=0.5))
-    with pytest.raises(ValueError, match="decoding: expected free.* beside simpo.simpo.target_kl"):
+    bound = replace(config.simpo, loss=replace(config.simpo.loss, target_kl=0.5))
+    with pytest.raises(ValueError, match="decoding: expected free.* beside simpo.loss.target_kl"):
         replace(config, simpo=bound)
 
 
@@ -207,7 +207,7 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
     )
     assert second["actor"]["model"] == first["actor"]["model"]  # it went on from the same one
     assert second["training"]["learning_rate"] == first["training"]["learning_rate"] / 2
-    assert second["simpo"]["target_kl"] == first["simpo"]["target_kl"] / 2 == 5e5
+    assert second["loss"]["target_kl"] == first["loss"]["target_kl"] / 2 == 5e5
     assert not list(run_dir.rglob("checkpoint-*"))
     written = read_summary(run_dir)
     (run_dir / "summary.json").unlink()

@@ -31,7 +31,7 @@ def destroying(weights, run_dir, **simpo):
     return replace(
         config,
         actor=replace(config.actor, decoding="free"),
-        simpo=replace(config.simpo, **simpo),
+        loss=replace(config.loss, **simpo),
         training=training,
     )
 
@@ -64,7 +64,7 @@ def test_a_bound_needs_what_the_policy_said(weights, tmp_path):
     assert all(pair.sampled_logprobs and sum(pair.sampled_logprobs) < 0 for pair in pairs)
     write_pairs(tmp_path / "pairs.parquet", [replace(p, sampled_logprobs=()) for p in pairs])
     config = destroying(weights, tmp_path / "other", target_kl=LIMIT)
-    with pytest.raises(DataError, match="simpo.target_kl is measured by, found none; make the"):
+    with pytest.raises(DataError, match="loss.target_kl is measured by, found none; make the"):
         run_here("train_simpo", replace(config, pairs=str(tmp_path / "pairs.parquet")))
     with pytest.raises(ValueError, match="decoding: expected free, at temperature 1"):
         replace(config, actor=replace(config.actor, decoding="constrained"))

@@ -154,7 +154,7 @@ LANGUAGE = LanguageProblem(
     ),
     space=SpaceConfig(
         [
-            "training.learning_rate", "simpo.beta", "simpo.target_margin", "simpo.nll_weight",
+            "training.learning_rate", "loss.beta", "loss.target_margin", "loss.nll_weight",
             "actor.lora.r",
         ]
     ),

@@ -66,7 +66,7 @@ RULES = (
         ("sampled_invalid_rate", "rollout/invalid_rate"),
         0.3,
         "many completions are no chains",
-        "lower simpo.training.learning_rate, raise simpo.simpo.nll_weight, or clone longer",
+        "lower simpo.training.learning_rate, raise simpo.loss.nll_weight, or clone longer",
         before="clone first, or longer (warm_start), or set actor.decoding to constrained",
     ),
     Alarm(
@@ -116,7 +116,7 @@ RULES = (
         ("retrieval_skill",),
         0.05,
         "a completion fits other states as well as its own: the actor does not read",
-        "clone longer, lower simpo.training.learning_rate, raise simpo.simpo.nll_weight",
+        "clone longer, lower simpo.training.learning_rate, raise simpo.loss.nll_weight",
         from_below=True,
         before="clone longer (warm_start.behavior.num_chains), and more shortest paths",
     ),
@@ -125,7 +125,7 @@ RULES = (
         ("success_lost",),
         0.5,
         "more than half of the success of the best round is lost",
-        "set simpo.simpo.target_kl, and selection, which undoes such a round",
+        "set simpo.loss.target_kl, and selection, which undoes such a round",
     ),
 )
 
@@ -239,7 +239,7 @@ def _forgets(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] |
         return None
     course = ", ".join(f"{practised(e, 'success_rate'):.3f}" for e in evaluations)
     mend = (
-        "set simpo.simpo.target_kl, which bounds the step whatever the learning rate, and selection"
+        "set simpo.loss.target_kl, which bounds the step whatever the learning rate, and selection"
     )
     return "forgetting", f"success went {course}, and the return fell with it", mend
 

@@ -37,7 +37,7 @@ class ActorStageConfig:
     """How each round improves the actor."""
 
     preferences: PreferenceConfig = PreferenceConfig()
-    simpo: SimPOConfig = SimPOConfig()
+    loss: SimPOConfig = SimPOConfig()
     training: TrainingConfig = TrainingConfig()
 
 
@@ -91,7 +91,7 @@ class RunPipelineConfig(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bound("simpo.simpo.target_kl", self.simpo.simpo, self.actor)
+        check_bound("simpo.loss.target_kl", self.simpo.loss, self.actor)
         if (served := self.actor.served) is None:
             return
         why = "null where servers generate, since they have their model before the run"

@@ -53,7 +53,7 @@ STAGE_KEYS = {
         "collect": "critic.collect",
         "training": "critic.training",
     },
-    "simpo": {name: f"simpo.{name}" for name in ("preferences", "simpo", "training")},
+    "simpo": {name: f"simpo.{name}" for name in ("preferences", "loss", "training")},
 }
 """Where a stage's settings stand in those of the pipeline."""
 
@@ -229,10 +229,10 @@ class Rounds:
 
     def _improvement(self, number: int) -> TrainSimPOConfig:
         settings, selection = self.config.simpo, self.config.selection
-        training, simpo = settings.training, settings.simpo
+        training, loss = settings.training, settings.loss
         shorter = 1.0 if selection is None else selection.step_decay**self.results.num_undone
         decay = self.config.learning_rate_decay ** (number - 1) * shorter
-        bound = None if simpo.target_kl is None else simpo.target_kl * shorter
+        bound = None if loss.target_kl is None else loss.target_kl * shorter
         growth = self.config.nll_weight_growth ** (number - 1)
         return TrainSimPOConfig(
             run=self._stage(f"round_{number}/simpo"),
@@ -241,7 +241,7 @@ class Rounds:
             critic=self.critic if settings.preferences.rank_by == "advantage" else None,
             trajectories=self._episodes(number),
             preferences=settings.preferences,
-            simpo=replace(simpo, nll_weight=simpo.nll_weight * growth, target_kl=bound),
+            loss=replace(loss, nll_weight=loss.nll_weight * growth, target_kl=bound),
             training=replace(training, learning_rate=training.learning_rate * decay),
         )
 

@@ -43,19 +43,19 @@ class TrainSimPOConfig(MakePreferencesConfig):
     trajectories: str | None = None
     """Folder or file of episodes whose texts are asked for pairs; null: what states show when an
     episode begins."""
-    simpo: SimPOConfig = SimPOConfig()
+    loss: SimPOConfig = SimPOConfig()
     training: TrainingConfig = TrainingConfig()
 
     def __post_init__(self) -> None:
         one = self.pairs is None or self.trajectories is None
         check(one, "trajectories", "null beside `pairs`", self.trajectories)
-        check_bound("simpo.target_kl", self.simpo, self.actor)
+        check_bound("loss.target_kl", self.loss, self.actor)
 
 
-def check_bound(name: str, simpo: SimPOConfig, actor: ActorConfig) -> None:
+def check_bound(name: str, loss: SimPOConfig, actor: ActorConfig) -> None:
     """Raises `ValueError` for a bound on the distance of a policy that cannot be measured."""
     how = actor.decoding, actor.temperature
-    measured = simpo.target_kl is None or is_plain(actor)
+    measured = loss.target_kl is None or is_plain(actor)
     check(measured, "actor.decoding", f"free, at temperature 1, beside {name}", how)
 
 
@@ -104,11 +104,11 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
         training_arguments(training, run.path("checkpoints"), seed, report_to=config.run.report_to),
         rows,
         tokenizer,
-        config.simpo,
+        config.loss,
         run=run,
     )
     sampled = sampled_rows(pairs, template, tokenizer)
-    region = TrustRegion(trainer, sampled, config.simpo.target_kl)
+    region = TrustRegion(trainer, sampled, config.loss.target_kl)
     trainer.add_callback(region)
     train(trainer)
     warn_if_collapsed(run)

@@ -308,6 +308,6 @@ def warn_if_collapsed(run: Run) -> None:
     if gains and gains[-1] < -COLLAPSE_NATS:
         log.warning(
             "what was chosen has become less probable by %.2f nats a token: the actor is collapsing"
-            ". Set simpo.target_kl, lower training.learning_rate, or raise simpo.nll_weight",
+            ". Set loss.target_kl, lower training.learning_rate, or raise loss.nll_weight",
             -gains[-1],
         )

@@ -84,8 +84,8 @@ class TrustRegion(TrainerCallback):
         if limit is not None and not rows:
             raise DataError(
                 "pairs: expected the log-probabilities under which the policy sampled, which"
-                " simpo.target_kl is measured by, found none; make the pairs anew by"
-                " make_preferences, or set simpo.target_kl to null"
+                " loss.target_kl is measured by, found none; make the pairs anew by"
+                " make_preferences, or set loss.target_kl to null"
             )
         self._trainer, self._rows, self._limit = trainer, rows, limit
         self._logprobs = torch.tensor(logprobs)
@@ -107,7 +107,7 @@ class TrustRegion(TrainerCallback):
             num_cuts = _halve_rate(kwargs["optimizer"], kwargs["lr_scheduler"], args.learning_rate)
             log.info(
                 "update %d of %d: KL(sampling‖new) would be %.3g nats a completion, above"
-                " simpo.target_kl %g: it is cut to %.3g, and the training %s",
+                " loss.target_kl %g: it is cut to %.3g, and the training %s",
                 *(state.global_step, state.max_steps, distance, self._limit, self._measure()),
                 "ends" if num_cuts == MOST_CUTS else "goes on at half the rate",
             )
