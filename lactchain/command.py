@@ -6,11 +6,13 @@ accelerate launch -m lactchain train_critic --config gridworld_tiny
 """
 
 import ast
+import json
 import re
 import runpy
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 
 from lactchain.config.shipped import CONFIGS, script, scripts, settings, with_files
@@ -26,6 +28,8 @@ prints the folder of the shipped configurations, `lactchain --version` the versi
 """
 FIRST = {"report": "--run_dir", "doctor": "--url", "panel": "--environment.id"}
 """The option that a command's first word is of; else it may name a shipped configuration."""
+MANY = {"compare": "--runs"}
+"""The option that all first words are of."""
 
 
 def main() -> None:
@@ -90,7 +94,10 @@ def run(name: str, arguments: Sequence[str]) -> None:
 
 def arguments_of(name: str, words: Sequence[str]) -> list[str]:
     """The arguments that a script takes in the place of a command's; `ConfigError` as `run`."""
-    if words and (name in FIRST or words[0] in settings(name)) and not words[0].startswith("-"):
+    if name in MANY:
+        first = [*takewhile(lambda word: not word.startswith("-"), words)]
+        words = [*([MANY[name], json.dumps(first)] if first else []), *words[len(first) :]]
+    elif words and (name in FIRST or words[0] in settings(name)) and not words[0].startswith("-"):
         words = [FIRST.get(name, "--config"), *words]
     return with_files(name, words)
 

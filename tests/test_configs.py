@@ -52,7 +52,7 @@ def test_a_configuration_is_one_of_its_script_and_survives_being_written(file, t
 @pytest.mark.parametrize("setting", ["gridworld_tiny", LARGE])
 def test_every_script_has_a_configuration_for_both_sizes(setting):
     named = {setting, "tiny"} if setting == "gridworld_tiny" else {setting}
-    scripts = set(SCRIPTS) - CLASSIC - {"panel"}
+    scripts = set(SCRIPTS) - CLASSIC - {"compare", "panel"}
     assert {f.parent.name for f in FILES if f.stem in named} == scripts
     assert {f.parent.name for f in FILES} == set(SCRIPTS)
 
@@ -150,7 +150,7 @@ def test_the_large_stages_are_those_of_the_large_pipeline():
     assert simpo.actor == whole.actor
     assert simpo.critic == f"{critic.run.run_dir}/critic"
     without_actor = (
-        "make_offline_data", "panel", "prepare_weights", "report", "search", "serve",
+        "compare", "make_offline_data", "panel", "prepare_weights", "report", "search", "serve",
     )  # fmt: skip
     for name in set(SCRIPTS) - CLASSIC - {*without_actor}:
         assert load(f"{name}/{LARGE}").actor.model in SHAPES

@@ -408,5 +408,7 @@ def test_the_table_counts_endings_and_names_what_did_harm():
 
 def test_every_script_that_makes_a_run_is_attacked():
     scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")}
-    without_a_run = {"doctor", "export", "panel", "play", "prepare_weights", "report", "serve"}
+    without_a_run = {
+        "compare", "doctor", "export", "panel", "play", "prepare_weights", "report", "serve",
+    }  # fmt: skip
     assert {program.script for program in programs.PROGRAMS.values()} == scripts - without_a_run

@@ -1,0 +1,174 @@
+"""Two or more runs side by side, by the start states that they have in common."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lactchain.config.parsing import differences
+from lactchain.data.evaluations import EpisodeResult
+from lactchain.data.intervals import paired_interval
+from lactchain.environments.views import State
+from lactchain.errors import DataError
+from lactchain.inspection.run_view import RunView, open_run
+
+FIGURES = {
+    "success": "success_rate_after",
+    "in two": "success_within_2_chains",
+    "over shortest": "actions_over_shortest",
+    "no chain": "invalid_rate_after",
+    "rounds": "num_rounds",
+    "CPU s": "time/cpu_seconds",
+}
+"""Columns of runs, by the names that a pipeline's summary has for them."""
+NO_CHANGE = ("run.run_dir", "run.report_to")
+"""Settings that are of no interest where runs differ."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What one run does beside another, in the start states that both were evaluated in.
+
+    Attributes:
+        first, other: the runs.
+        starts: the common start states, N of them.
+        before, after: success (N,) of the first run and of the other, in [0, 1].
+        chains_before, chains_after: completions (N,) that it took.
+    """
+
+    first: RunView
+    other: RunView
+    starts: list[State]
+    before: np.ndarray
+    after: np.ndarray
+    chains_before: np.ndarray
+    chains_after: np.ndarray
+
+    @cached_property
+    def gained(self) -> list[int]:
+        """Numbers of the start states that the other run does better in, the largest gain first."""
+        return self._by_change(1.0)
+
+    @cached_property
+    def lost(self) -> list[int]:
+        """Those that it does worse in, the largest loss first."""
+        return self._by_change(-1.0)
+
+    def row(self) -> dict[str, Any]:
+        """The comparison in a line; by what the 95 % interval of the difference says.
+
+        The start states are paired, and each counts once (`intervals.paired_interval`).
+        """
+        low, high = paired_interval(self.before, self.after)
+        verdict = "better" if low > 0 else "worse" if high < 0 else "cannot be told apart"
+        return {
+            "beside the first": str(self.other.directory),
+            "success": float(self.after.mean() - self.before.mean()),
+            "95 %": f"{low:+.3f} to {high:+.3f}",
+            "gained": len(self.gained),
+            "lost": len(self.lost),
+            "completions": float(self.chains_after.mean() - self.chains_before.mean()),
+            "": verdict,
+        }
+
+    def changes(self, most: int) -> list[dict[str, Any]]:
+        """Start states that went otherwise, the largest changes first: lost ones, then gained."""
+        chosen = [*self.lost[:most], *self.gained[:most]]
+        success, chains = (
+            [f"{old[n]:.3g} → {new[n]:.3g}" for n in chosen]
+            for old, new in (
+                (self.before, self.after), (self.chains_before, self.chains_after)
+            )
+        )  # fmt: skip
+        return [
+            {"start state": json.dumps(self.starts[n]), "success": won, "completions": took}
+            for n, won, took in zip(chosen, success, chains, strict=True)
+        ]
+
+    def _by_change(self, sign: float) -> list[int]:
+        change = sign * (self.after - self.before)
+        return [int(n) for n in np.argsort(-change, kind="stable") if change[n] > 0]
+
+
+def compare(runs: Sequence[str | RunView]) -> list[Compared]:
+    """Every run beside the first one.
+
+    Raises:
+        ConfigError: a folder is no run.
+        DataError: a run has no evaluation that tells of success, or none in common with the first.
+    """
+    first, *others = map(open_run, runs)
+    before = outcomes(first)
+    return [_side_by_side(first, other, before, outcomes(other)) for other in others]
+
+
+def outcomes(run: RunView) -> dict[str, tuple[float, float]]:
+    """Success and completions of each start state, as JSON: means over its last evaluation."""
+    found: dict[str, list[EpisodeResult]] = {}
+    for result in run.episodes.get("after", []):
+        if result.success is not None:
+            found.setdefault(json.dumps(result.state, sort_keys=True), []).append(result)
+    if not found:
+        raise DataError(
+            f"{run.directory}: expected an evaluation that tells of success (episodes.json), found"
+            " none; run evaluate, or wait for the first round"
+        )
+    return {
+        state: (
+            float(np.mean([result.success for result in results])),
+            float(np.mean([result.num_chains for result in results])),
+        )
+        for state, results in found.items()
+    }
+
+
+def settings(runs: Sequence[RunView]) -> list[dict[str, Any]]:
+    """The settings in which any run differs from the first, a column for each run."""
+    first, *others = (run.config for run in runs)
+    names = {name for other in others for name in differences(first, other)} - {*NO_CHANGE}
+    flat = [differences({}, run.config) for run in runs]
+    return [
+        {"setting": name}
+        | {
+            str(run.directory): _short(told.get(name, (None, None))[1])
+            for run, told in zip(runs, flat, strict=True)
+        }
+        for name in sorted(names)
+    ]
+
+
+def figures(runs: Sequence[RunView]) -> list[dict[str, Any]]:
+    """What each run came to; of an evaluation, under the names that it has."""
+    rows = []
+    for run in runs:
+        summary = run.summary or {}
+        told = {title: summary.get(name) for title, name in FIGURES.items()}
+        told["success"] = told["success"] or summary.get("success_rate")
+        rows.append({"run": str(run.directory)} | told)
+    return rows
+
+
+def _side_by_side(
+    first: RunView,
+    other: RunView,
+    before: dict[str, tuple[float, float]],
+    after: dict[str, tuple[float, float]],
+) -> Compared:
+    common = [state for state in before if state in after]
+    if len(common) < 2:
+        raise DataError(
+            f"{other.directory}: expected start states of {first.directory}, found"
+            f" {len(common)} in common; compare runs in one world"
+        )
+    rows = np.array([[*before[state], *after[state]] for state in common]).T
+    return Compared(
+        first, other, [json.loads(state) for state in common], rows[0], rows[2], rows[1], rows[3]
+    )
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,44 @@
+"""Compares runs: what they came to, which settings differ, and who solves what the other does not.
+
+Reads the run folders, finished or under way; writes nothing. Start states are paired, so that a
+difference has an interval: what lies within it may be luck.
+"""
+
+from dataclasses import dataclass
+
+from lactchain.config.bounds import AtLeast0, Bounded
+from lactchain.config.settings import check
+from lactchain.inspection.run_view import open_run
+from lactchain.runs.console import console, plain, table
+from lactchain_extras import comparing
+
+
+@dataclass(frozen=True)
+class CompareConfig(Bounded):
+    """What to compare."""
+
+    runs: tuple[str, ...] = ()
+    """Folders of two runs or more; all are compared with the first."""
+    show: AtLeast0 = 5
+    """Start states to list that a run has lost, and as many that it has gained."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(len(self.runs) > 1, "runs", "two folders or more", self.runs)
+
+
+def main(config: CompareConfig) -> None:
+    """Prints the comparison."""
+    runs = [open_run(folder) for folder in config.runs]
+    compared = comparing.compare(runs)
+    table("What they came to", comparing.figures(runs))
+    if differing := comparing.settings(runs):
+        table("Settings that differ", differing)
+    title = f"Success from the {len(compared[0].starts)} start states in common, less the first"
+    table(title, [pair.row() for pair in compared])
+    for pair in compared:
+        if changes := pair.changes(config.show):
+            table(f"{pair.other.directory}: lost, then gained", changes)
+        else:
+            same = f"{pair.other.directory}: every start state goes as in the first"
+            console.print(plain(same), soft_wrap=True)

@@ -1,0 +1,95 @@
+"""Runs side by side: pairs of start states, settings that differ, and what may be luck."""
+
+import json
+
+import pytest
+
+from lactchain import command
+from lactchain.data.evaluations import EpisodeResult, write_episodes
+from lactchain.data.intervals import paired_interval
+from lactchain.errors import ConfigError, DataError
+from lactchain.inspection.run_view import open_run
+from lactchain.storage.files import write_json
+from lactchain.storage.manifests import write_run_file
+from lactchain_extras import comparing
+from lactchain_extras.stages import compare
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Writes a run that solved some start states, each in so many completions."""
+
+    def write(name, solved, rate=0.1, key="cell", episodes=1):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = {"run": {"run_dir": str(folder)}, "training": {"learning_rate": rate}}
+        write_run_file(folder, {"config": config})
+        (folder / "config.yaml").write_text(json.dumps(config))
+        results = [
+            EpisodeResult({key: cell}, took is not None, took or 16, 4)
+            for cell, took in enumerate(solved)
+            for _ in range(episodes)
+        ]
+        write_episodes(folder / "episodes.json", results)
+        write_json(folder / "summary.json", {"success_rate_after": 0.5, "num_rounds": 2})
+        return str(folder)
+
+    return write
+
+
+def test_gains_and_losses_are_of_the_same_start_states(run):
+    first, other = run("a", [1, 2, None, None, 3]), run("b", [1, None, 4, 1, 3, 7])
+    (found,) = comparing.compare([first, other])
+    assert len(found.starts) == 5
+    assert [found.starts[n]["cell"] for n in found.gained] == [2, 3]
+    assert [found.starts[n]["cell"] for n in found.lost] == [1]
+    row = found.row()
+    assert row["success"] == pytest.approx(0.2) and (row["gained"], row["lost"]) == (2, 1)
+    low, high = paired_interval([1, 1, 0, 0, 1], [1, 0, 1, 1, 1])
+    assert row["95 %"] == f"{low:+.3f} to {high:+.3f}" and row[""] == "cannot be told apart"
+    assert row["completions"] == pytest.approx((1 + 16 + 4 + 1 + 3 - 1 - 2 - 16 - 16 - 3) / 5)
+    lost, *gained = found.changes(most=1)
+    assert (lost["start state"], lost["success"]) == ('{"cell": 1}', "1 → 0")
+    assert [row["completions"] for row in gained] == ["16 → 4"]
+
+
+@pytest.mark.parametrize(("after", "verdict"), [([1] * 40, "better"), ([None] * 40, "worse")])
+def test_what_the_interval_excludes_is_told(run, after, verdict):
+    before = [1 if cell % 2 else None for cell in range(40)]
+    (found,) = comparing.compare([run("a", before), run("b", after)])
+    assert found.row()[""] == verdict
+
+
+def test_episodes_of_one_start_state_count_once(run):
+    first, other = run("a", [1, None, 1], episodes=3), run("b", [1, 1, 1])
+    (found,) = comparing.compare([first, other])
+    assert found.after.tolist() == [1, 1, 1] and found.before.tolist() == [1, 0, 1]
+
+
+def test_settings_that_differ_have_a_column_for_each_run(run):
+    runs = [run("a", [1, 1]), run("b", [1, 1], rate=0.2), run("c", [1, 1])]
+    assert comparing.settings([*map(open_run, runs)]) == [
+        {"setting": "training.learning_rate", runs[0]: "0.1", runs[1]: "0.2", runs[2]: "0.1"}
+    ]
+
+
+def test_the_command_takes_any_number_of_folders(run, capsys):
+    runs = [run("a", [1, None]), run("b", [None, 1]), run("c", [1, None])]
+    words = command.arguments_of("compare", [*runs, "--show", "3"])
+    assert words == ["--runs", json.dumps(runs), "--show", "3"]
+    compare.main(compare.CompareConfig(tuple(runs)))
+    printed = capsys.readouterr().out
+    assert "cannot be told apart" in printed and "every start state goes as in the first" in printed
+
+
+def test_runs_that_cannot_be_compared_are_refused(run, tmp_path):
+    first = run("a", [1, 1])
+    with pytest.raises(DataError, match="found 0 in common; compare runs in one world"):
+        comparing.compare([first, run("b", [1, 1], key="place")])
+    write_episodes(tmp_path / "a/episodes.json", [EpisodeResult({"cell": 0}, None, 1, 1)])
+    with pytest.raises(DataError, match="that tells of success"):
+        comparing.compare([first, first])
+    with pytest.raises(ConfigError):
+        comparing.compare([first, str(tmp_path / "nothing")])
+    with pytest.raises(ValueError, match="runs: expected two folders or more"):
+        compare.CompareConfig((first,))
