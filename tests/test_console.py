@@ -20,6 +20,7 @@ from lactchain.runs.console import GrowingTable, console, plain, table
 from lactchain.runs.progress import Step, live_line, under_way
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.run_pipeline import command
+from lactchain.storage.files import in_bytes, size_of
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -144,6 +145,13 @@ def test_a_growing_table_is_a_line_for_each_row(capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("size", "told"), [(0, "0 MB"), (123_456, "0.123 MB"), (340e6, "340 MB"), (1.25e9, "1.2 GB")]
+)
+def test_a_size_reads_as_people_say_it(size, told):
+    assert in_bytes(size) == told
+
+
 # --- a whole pipeline ----------------------------------------------------------------------------
 
 
@@ -155,6 +163,8 @@ def test_a_pipeline_prints_its_rounds_one_table_and_what_to_do_next(weights, tmp
     assert shown.count("┏") == 1 and "Critic" not in shown
     assert re.findall(r"^ +(\d+) +[.\d]+ ", shown, re.MULTILINE) == ["0", "1"]
     assert "no round has met the target" in shown
+    taken = float(re.search(rf"everything is in {tmp_path}/run \((.+) MB\)", shown)[1])
+    assert taken == pytest.approx(size_of(tmp_path / "run") / 1e6, rel=0.2)
     commands = re.findall(r"^  (.+)$", shown, re.MULTILINE)[-3:]
     assert [line.split()[:2] for line in commands][0] == ["python", "-m"]
     assert f"--actor.model {tmp_path}/run" in commands[1] and "--run.seed 1" in commands[2]

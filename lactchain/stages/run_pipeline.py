@@ -38,7 +38,7 @@ from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.running import BatchSettings, dry_run, stage
+from lactchain.stages.running import BatchSettings, dry_run, place_of, stage
 from lactchain.stages.sizing import (
     RULES,
     fill,
@@ -148,6 +148,7 @@ def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
         verdict = f"round {number} has met the target"
     actor = summary["actor"]["adapter"] or summary["actor"]["model"]
     figures(f"{config.run.run_dir}: {verdict}", summary | {"actor": actor})
+    console.print(plain(f"everything is in {place_of(config)}"), soft_wrap=True)
     for purpose, line in next_commands(config).items():
         console.print(plain(f"{purpose}:\n  {line}"), soft_wrap=True)
 

@@ -17,6 +17,7 @@ from lactchain.runs.progress import nothing_under_way, under_way
 from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.sizing import require_numbers
+from lactchain.storage.files import in_bytes, size_of
 
 NOTHING_MADE = "nothing is estimated, and nothing was made"
 
@@ -152,4 +153,10 @@ def _tells_the_end(run_dir: Path) -> bool:
 def show_figures(title: str, config: Any, summary: dict[str, Any]) -> None:
     """Prints the figures of a stage, and where everything else is."""
     figures(title, summary)
-    console.print(plain(f"everything is in {config.run.run_dir}"), soft_wrap=True)
+    console.print(plain(f"everything is in {place_of(config)}"), soft_wrap=True)
+
+
+def place_of(config: Any) -> str:
+    """A run's folder, and what it takes on the disk."""
+    run_dir = config.run.run_dir
+    return f"{run_dir} ({in_bytes(size_of(Path(run_dir)))})"

@@ -126,6 +126,17 @@ def make_folder(path: str | Path) -> None:
         sync_folder(folder.parent)
 
 
+def size_of(folder: Path) -> int:
+    """Bytes of the files in a folder and below it."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files)
+
+
+def in_bytes(size: float) -> str:
+    """A size as people read it: 1.2 GB, 340 MB, 0.1 MB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+
+
 def sync_file(path: Path) -> None:
     """Returns when what was written into a file has reached the disk."""
     with open(path, "rb") as file:

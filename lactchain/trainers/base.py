@@ -3,6 +3,7 @@
 The bases are `transformers.Trainer` under `GuardedTrainer` (`lactchain.trainers.guards`).
 """
 
+import logging
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,12 +21,17 @@ from lactchain.models.runtime import device
 from lactchain.runs import distributed
 from lactchain.runs.process import refuse_unless_inexact
 from lactchain.storage.checkpoints import latest_checkpoint
-from lactchain.storage.files import disk_errors
+from lactchain.storage.files import disk_errors, in_bytes
 from lactchain.storage.manifests import verify_manifest, write_manifest
 from lactchain.trainers.guards import GuardedTrainer, readable
 
 NEVER = 10**9
 """A number of updates that no run reaches."""
+
+LARGE = 100_000_000
+"""Bytes of a checkpoint that one wants to know of before the first is written."""
+
+log = logging.getLogger(__name__)
 
 
 def training_arguments(
@@ -172,6 +178,7 @@ def train(trainer: GuardedTrainer) -> TrainOutput:
         DataError: the checkpoint does not fit this launch.
     """
     checkpoint = latest_checkpoint(trainer.args.output_dir)
+    _tell_size(trainer)
     if checkpoint is None:
         trainer.run.truncate_metrics(0)
     else:
@@ -198,6 +205,14 @@ def train(trainer: GuardedTrainer) -> TrainOutput:
         state = trainer.state
         raise trainer.interruption(f"at step {state.global_step} of {state.max_steps}")
     return output
+
+
+def _tell_size(trainer: GuardedTrainer) -> None:
+    """Says beforehand what a large training writes: weights, and two moments of each."""
+    trained = [p for p in trainer.model.parameters() if p.requires_grad]
+    size = sum(p.numel() * (p.element_size() + 8) for p in trained)
+    if size > LARGE and trainer.is_world_process_zero():
+        log.info("%s: each checkpoint takes %s", trainer.args.output_dir, in_bytes(size))
 
 
 def save_result(
