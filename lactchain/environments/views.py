@@ -62,7 +62,8 @@ class TextView:
     """A world in words, and what is known of it.
 
     Everything but the first three may be left out: figures and pictures that need it then are. In
-    the place of get_state, set_state and states, if none is given, seeds are states (`Replays`).
+    the place of get_state, set_state and states, if none is given, seeds are states (`Replays`);
+    not where actions are texts.
     Functions of a module, unlike lambdas, let the environment be pickled.
 
     Attributes:
@@ -247,8 +248,12 @@ class Replays(gym.Wrapper):
 
 
 def with_states(env: gym.Env, view: TextView) -> tuple[gym.Env, dict[str, Any]]:
-    """An environment whose states are known, and the functions of its view that are then needed."""
-    if (view.get_state, view.set_state, view.states) != (None, None, None):
+    """An environment whose states are known, and the functions of its view that are then needed.
+
+    Where actions are texts, each state would hold all that was said.
+    """
+    known = (view.get_state, view.set_state, view.states) != (None, None, None)
+    if known or not isinstance(env.action_space, spaces.Discrete):
         return env, {}
     functions = {"get_state": _replayed_state, "set_state": reset_into, "states": _seeds}
     return Replays(env), functions
