@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from script_setups import build_weights, config_of, run_here
 
 from lactchain import EnvironmentConfig, LanguageEnv, OptimalChains, TextView
 from lactchain.data.episodes import all_episodes
@@ -17,6 +18,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import every_ending, tabular_model
 from lactchain.errors import ConfigError
+from lactchain.inspection.run_view import open_run
 from lactchain.stages.sizing import target_of
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.stages.world_size import BY_PLAY, measure_world
@@ -290,3 +292,14 @@ def test_a_place_to_go_on_from_must_lie_within_an_episode(blackjack):
     env = make_language_env(blackjack)
     with pytest.raises(ValueError, match="expected one in which no episode is over"):
         env.env.reset(options={"state": {"seed": 0, "played": [0]}})
+
+
+def test_pairs_are_asked_at_texts_of_episodes_where_no_states_are_listed(world, tmp_path):
+    weights = build_weights(tmp_path / "weights")
+    config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
+    evaluation = replace(config.evaluation, num_starts=20)
+    rooms = world(exact=False, speaks=False)
+    run_here("run_pipeline", replace(config, environment=rooms, evaluation=evaluation))
+    pairs = open_run(tmp_path / "run" / "round_1" / "simpo").pairs
+    assert any(pair.state["played"] for pair in pairs)
+    assert len(open_run(tmp_path / "run").episodes["after"]) == 20
