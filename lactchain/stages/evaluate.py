@@ -27,6 +27,7 @@ from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.scripted import RememberingPolicy
+from lactchain.environments.views import lists_states
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.stages.running import BatchSettings, stage
@@ -130,5 +131,9 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
 
 
 def enough_per_start(rollouts: Rollouts, num_starts: int) -> int:
-    """One episode where it tells all that there is to know; else so many that luck evens out."""
-    return 1 if rollouts.deterministic else -(-EPISODES // num_starts)
+    """One episode where it tells all that there is to know; else so many that luck evens out.
+
+    Where a seed stands for a state, its luck would only repeat itself.
+    """
+    known = rollouts.deterministic or not lists_states(rollouts.env)
+    return 1 if known else -(-EPISODES // num_starts)
