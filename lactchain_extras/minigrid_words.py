@@ -58,7 +58,8 @@ class MiniGrid(gym.Env[np.ndarray, int]):
     takes away, if it does; else 0.
 
     ## Episode End
-    As in the level. `won` says whether the mission was accomplished.
+    As in the level; where one begins behind some actions, its time limit has counted these alone.
+    `won` says whether the mission was accomplished.
 
     ## Arguments
     - `name`: the level's id.
