@@ -13,7 +13,7 @@ sequence: what the world says in between is masked out of the loss.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.views import State
 from lactchain.errors import ConfigError
-from lactchain_extras.ecosystems.tasks import begin, task_states
+from lactchain_extras.ecosystems.tasks import Splits, begin, splits_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,7 +41,11 @@ FEW_NAMES = 12
 
 
 def tasks(
-    config: EnvironmentConfig, count: int | None = None, strategy: str = "none", seeds: int = 1
+    config: EnvironmentConfig,
+    count: int | None = None,
+    strategy: str = "none",
+    seeds: int = 1,
+    panel: str | None = None,
 ) -> list[dict[str, Any]]:
     """Rows for `Dataset.from_list`: a prompt without its state, and the task that has it.
 
@@ -51,18 +54,21 @@ def tasks(
         strategy: the instruction before each state, a name of the menu or a text.
         seeds: of the dice of each task, a row for each. With one, what a task's dice bring is the
             same in every epoch, and can be learnt by heart: ask for many where chance has a part.
+        panel: a file of tasks that others can cite, which are then these, by their numbers; the
+            environment or the rollout has to be made with it, too.
 
     Raises:
         ConfigError: the world lists no start states, and no count of seeds is given.
     """
     env = make_language_env(config)
-    splits = task_states(env)
+    splits = splits_of(env, config, panel)
     if not splits and count is None:
         raise ConfigError(
             f"count: expected a number, {config.id} lists no states, so tasks are seeds"
         )
-    if count is None or (splits and count > len(splits["train"])):
-        count = len(splits["train"])
+    most = len(next(iter(splits.values()), []))
+    if count is None or (splits and count > most):
+        count = most
     names, longest = env.grammar.action_names, env.grammar.max_chain_length
     text = resolve_strategy(strategy, names, longest)
     told = f"{text}\n\n" if text else ""
@@ -87,14 +93,14 @@ def _return(env: LanguageEnv, earned: float, over: bool) -> float:
 # --- by tool calls -------------------------------------------------------------------------------
 
 
-def environment(config: EnvironmentConfig) -> Callable[[], Player]:
+def environment(config: EnvironmentConfig, panel: str | None = None) -> Callable[[], Player]:
     """The `environment_factory` of a world; its reward is the return of the episode.
 
     Chains are lists of actions, whatever extractor the configuration names.
     """
     config = replace(config, extractor="json_list")
     env = make_language_env(config)
-    grammar, splits = env.grammar, task_states(env)
+    grammar, splits = env.grammar, splits_of(env, config, panel)
     names = grammar.action_names
     each = f", each one of {', '.join(map(repr, names))}" if 0 < len(names) <= FEW_NAMES else ""
 
@@ -119,7 +125,7 @@ def environment(config: EnvironmentConfig) -> Callable[[], Player]:
 class Player:
     """What `GRPOTrainer` wants of an environment; every public method beside these is a tool."""
 
-    def __init__(self, env: LanguageEnv, splits: Mapping[str, list[State]]) -> None:
+    def __init__(self, env: LanguageEnv, splits: Splits) -> None:
         self._env, self._splits = env, splits
         self._over, self._earned = True, 0.0
         self.success = False
@@ -154,7 +160,9 @@ class Player:
 # --- by a rollout of our own ---------------------------------------------------------------------
 
 
-def rollout(config: EnvironmentConfig, max_new_tokens: int = 64) -> Callable[..., dict[str, list]]:
+def rollout(
+    config: EnvironmentConfig, max_new_tokens: int = 64, panel: str | None = None
+) -> Callable[..., dict[str, list]]:
     """The `rollout_func` of a world: conversations by the chat template, without tools.
 
     Completions are sampled from the trainer's own model in this process, at the trainer's
@@ -168,7 +176,7 @@ def rollout(config: EnvironmentConfig, max_new_tokens: int = 64) -> Callable[...
             episode pays once for what is no chain, as if that had been its last turn.
     """
     envs = [make_language_env(config)]
-    splits = task_states(envs[0])
+    splits = splits_of(envs[0], config, panel)
 
     def rollout_func(prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, list]:
         envs.extend(make_language_env(config) for _ in range(len(envs), len(prompts)))

@@ -16,7 +16,7 @@ from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.environments.language import make_language_env
 from lactchain_extras.ecosystems.openenv_server import Served
 from lactchain_extras.ecosystems.sessions import Session
-from lactchain_extras.ecosystems.tasks import task_states
+from lactchain_extras.ecosystems.tasks import splits_of
 
 PAGE = BY_PATH["docs/ecosystems.md"]
 URL, QWEN = "127.0.0.1:8000", "Qwen/Qwen3-0.6B"
@@ -26,7 +26,7 @@ def test_the_tasks_for_verifiers_are_those_of_the_server_on_the_page():
     (written,) = (tomllib.loads(code) for code in PAGE.blocks("toml"))
     taskset, env = written["env"]["taskset"], make_language_env(EnvironmentConfig())
     assert URL in taskset["base_url"] and not written["push"]
-    session = Session(env, task_states(env))
+    session = Session(env, splits_of(env))
     for number, arguments in enumerate(taskset["resets"]):
         told = session.reset(arguments)["observation"]["text"]
         assert told == env.reset(options={"state": env.start_states()[number]})[0]

@@ -10,11 +10,16 @@ from script_setups import build_weights, config_of
 from lactchain.config.parsing import parse
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.shipped import CONFIGS
+from lactchain.data.episodes import all_episodes
+from lactchain.data.rollouts import Rollouts
 from lactchain.errors import ConfigError, DataError
 from lactchain.stages import evaluate
 from lactchain.storage.files import read_json, seal, unseal, write_json, write_sealed
+from lactchain.types import FunctionPolicy
 from lactchain.worlds.gridworld import GridTables
-from lactchain_extras import panels
+from lactchain_extras import panels, trl
+from lactchain_extras.ecosystems.openenv_server import Served
+from lactchain_extras.ecosystems.sessions import Session
 from lactchain_extras.stages.panel import PanelConfig
 
 SHIPPED = sorted(file.stem for file in (CONFIGS / "panel").glob("*.yaml"))
@@ -136,3 +141,26 @@ def test_other_rules_are_refused(panel, monkeypatch):
     monkeypatch.setattr(GridTables, "outcome", kinder)
     with pytest.raises(ConfigError, match="made for other rules of lactchain/GridWorld-v0"):
         panels.starts(panel, SMALL)
+
+
+def test_players_of_other_ecosystems_get_the_same_tasks_by_number(panel):
+    lake = EnvironmentConfig("FrozenLake-v1", max_chain_length=1, max_chains=6)
+    write_sealed(panel, panels.make_panel(lake, 12, 5))
+    rollouts = Rollouts(lake)
+    states, seed = panels.starts(panel, lake)
+    say = FunctionPolicy(lambda text: '["right"]')
+    evaluated = rollouts.play(say, all_episodes(rollouts.env, seed, starts=states))
+    served = Served(lake, panel=str(panel))
+    assert [task["index"] for task in served.tasks["test"]] == [*range(12)]
+    session, player = Session(rollouts.env, served._splits), trl.environment(lake, str(panel))()
+    rows = trl.tasks(lake, panel=str(panel))
+    assert [row["task"] for row in rows] == [*range(12)]
+    for row, episode in zip(rows, evaluated, strict=True):
+        asked = json.dumps({"type": "reset", "data": {"index": row["task"]}})
+        told = json.loads(session.answer(asked))["data"]["observation"]
+        assert told["text"] == player.reset(task=row["task"]) == episode.observations[0]
+        moves = ['{"type": "step", "data": {"text": "[\\"right\\"]"}}'] * len(episode)
+        ends = [json.loads(session.answer(move))["data"]["observation"]["text"] for move in moves]
+        assert ends == [*episode.observations[1:]]  # under the same dice
+        said = [player.play(["right"]).removesuffix(f"\n{trl.OVER}") for _ in moves]
+        assert said == ends

@@ -11,11 +11,13 @@ from lactchain.environments.chance import best_within, random_within
 from lactchain.environments.exact import MAX_CHAINS
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
-from lactchain_extras.ecosystems.tasks import task_states
+from lactchain_extras.ecosystems.tasks import Splits, splits_of
 
 
-def manifest(config: EnvironmentConfig, env: LanguageEnv) -> dict[str, Any]:
-    """What JSON can hold of a world; `env` is one of that configuration.
+def manifest(
+    config: EnvironmentConfig, env: LanguageEnv, splits: Splits | None = None
+) -> dict[str, Any]:
+    """What JSON can hold of a world; `env` is one of that configuration, `splits` are its tasks.
 
     - `id`, `kwargs`, `extractor`, `max_chains`, `history`: of the configuration.
     - `grammar`: of the completions that are read, as `ChainGrammar`.
@@ -24,6 +26,7 @@ def manifest(config: EnvironmentConfig, env: LanguageEnv) -> dict[str, Any]:
     - `optimum`: the greatest of both, each by a policy of its own. Both are within `max_chains`
       completions, and null where there is no exact model, or too many chains.
     """
+    splits = splits_of(env) if splits is None else splits
     return {
         "id": config.id,
         "kwargs": config.kwargs,
@@ -31,8 +34,8 @@ def manifest(config: EnvironmentConfig, env: LanguageEnv) -> dict[str, Any]:
         "history": config.history,
         "max_chains": env.max_chains,
         "grammar": asdict(env.grammar),
-        "tasks": {name: len(states) for name, states in task_states(env).items()},
-        **bounds(env, [state for states in task_states(env).values() for state in states]),
+        "tasks": {name: len(tasks) for name, tasks in splits.items()},
+        **bounds(env, [task.state for tasks in splits.values() for task in tasks]),
     }
 
 

@@ -26,10 +26,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
+from lactchain.environments.views import State
 from lactchain.errors import ConfigError
 from lactchain_extras.ecosystems.manifest import manifest
 from lactchain_extras.ecosystems.sessions import Session
-from lactchain_extras.ecosystems.tasks import task_states
+from lactchain_extras.ecosystems.tasks import splits_of
 
 REQUEST_SECONDS = 10.0
 """In which a request has to come, from its first byte to its last."""
@@ -64,17 +65,20 @@ class Served:
     Args:
         config: of the environment; each session makes one of its own.
         max_sessions: at once; one more is told that there is no room.
+        panel: the tasks to number, see `splits_of`.
     """
 
-    def __init__(self, config: EnvironmentConfig, max_sessions: int = 64) -> None:
+    def __init__(
+        self, config: EnvironmentConfig, max_sessions: int = 64, panel: str | None = None
+    ) -> None:
         self.config, self.max_sessions = config, max_sessions
         self.name = config.id.rpartition("/")[2].partition("-v")[0]
         env = make_language_env(config)
-        self.manifest = manifest(config, env)
-        self._splits = task_states(env)
+        self._splits = splits_of(env, config, panel)
+        self.manifest = manifest(config, env, self._splits)
         self.tasks = {
-            split: [_task(split, row) for row in enumerate(states)]
-            for split, states in self._splits.items()
+            split: [_task(split, number, task.state) for number, task in enumerate(tasks)]
+            for split, tasks in self._splits.items()
         }
         self._idle = [env]
         self._num_sessions = 0
@@ -181,7 +185,12 @@ class TimedProtocol(H11Protocol):
 
 
 def serve(
-    config: EnvironmentConfig, host: str, port: int, max_sessions: int, say: Callable
+    config: EnvironmentConfig,
+    host: str,
+    port: int,
+    max_sessions: int,
+    say: Callable,
+    panel: str | None = None,
 ) -> None:
     """Serves until Ctrl-C, or SIGTERM.
 
@@ -192,7 +201,7 @@ def serve(
     Raises:
         ConfigError: there is no such world, or the port is taken.
     """
-    served = Served(config, max_sessions)
+    served = Served(config, max_sessions, panel)
     listening = _listen(host, port)
     url = f"http://{host}:{listening.getsockname()[1]}"
     count = sum(map(len, served.tasks.values())) or "seeds for"
@@ -256,9 +265,8 @@ def _listen(host: str, port: int) -> socket:
         ) from error
 
 
-def _task(split: str, row: tuple[int, Any]) -> dict[str, Any]:
+def _task(split: str, index: int, state: State) -> dict[str, Any]:
     """What is told of a task before it is played."""
-    index, state = row
     return {"id": f"{split}-{index}", "index": index, "split": split, "state": state}
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import gymnasium as gym
 
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import State
 from lactchain.errors import LactChainError
-from lactchain_extras.ecosystems.tasks import begin
+from lactchain_extras.ecosystems.tasks import Splits, begin
 
 RESET_ARGUMENTS = {"seed", "episode_id", "split", "index", "state"}
 
@@ -23,8 +22,8 @@ class Session:
     """One player in an environment of its own.
 
     ## Messages
-    `reset`: `seed`; or a task, by `index` and `split` ("train" where none is given), whose number
-    is its seed too where no seed is given; or a `state`, as other replies tell it. Without any the
+    `reset`: `seed`; or a task, by `index` and `split` (the first one where none is given), whose
+    own seed counts where no seed is given; or a `state`, as other replies tell it. Without any the
     episode is the next one of this session. `step`: `text`, the completion. `state`: what else is
     known. `close`: ends the session.
 
@@ -34,10 +33,10 @@ class Session:
     and `terminated`.
 
     Args:
-        splits: the tasks of the world, as `task_states` has them.
+        splits: the tasks of the world, as `splits_of` has them.
     """
 
-    def __init__(self, env: LanguageEnv, splits: Mapping[str, list[State]]) -> None:
+    def __init__(self, env: LanguageEnv, splits: Splits) -> None:
         self.env, self._splits = env, splits
         self._episode: dict[str, Any] = {"episode_id": None, "step_count": 0}
         self._state: Any = None
@@ -72,7 +71,7 @@ class Session:
             options = {"state": asked["state"]} if "state" in asked else None
             text, info = self.env.reset(seed=seed, options=options)
         else:
-            text, info = begin(self.env, self._splits, task, asked.get("split", "train"), seed)
+            text, info = begin(self.env, self._splits, task, asked.get("split"), seed)
         self._episode = {"episode_id": asked.get("episode_id"), "step_count": 0}
         self._begun = True
         return self._told(text, None, False, False, info)

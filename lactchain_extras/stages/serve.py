@@ -27,6 +27,9 @@ class ServeConfig(Bounded):
     """Port; 0: one that is free, which the first line names."""
     max_sessions: AtLeast1 = 64
     """Players at once; one more is told that there is no room."""
+    panel: str | None = None
+    """A file of tasks that others can cite, or a shipped one (`scripts/panel.py`), whose numbers
+    are those of `index`; null: every start state."""
 
 
 def main(config: ServeConfig) -> None:
@@ -47,4 +50,4 @@ def main(config: ServeConfig) -> None:
     def say(line: str) -> None:
         console.print(plain(line), soft_wrap=True)
 
-    serve(config.environment, config.host, config.port, config.max_sessions, say)
+    serve(config.environment, config.host, config.port, config.max_sessions, say, config.panel)
