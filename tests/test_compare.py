@@ -73,7 +73,8 @@ def test_settings_that_differ_have_a_column_for_each_run(run):
     ]
 
 
-def test_the_command_takes_any_number_of_folders(run, capsys):
+def test_the_command_takes_any_number_of_folders(run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
     runs = [run("a", [1, None]), run("b", [None, 1]), run("c", [1, None])]
     words = command.arguments_of("compare", [*runs, "--show", "3"])
     assert words == ["--runs", json.dumps(runs), "--show", "3"]
