@@ -9,8 +9,9 @@ from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.intervals import paired_interval
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection.run_view import open_run
-from lactchain.storage.files import write_json
-from lactchain.storage.manifests import write_run_file
+from lactchain.runs.console import console
+from lactchain.storage.files import to_json
+from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain_extras import comparing
 from lactchain_extras.stages import compare
 
@@ -31,7 +32,8 @@ def run(tmp_path):
             for _ in range(episodes)
         ]
         write_episodes(folder / "episodes.json", results)
-        write_json(folder / "summary.json", {"success_rate_after": 0.5, "num_rounds": 2})
+        summary = to_json({"success_rate_after": 0.5, "num_rounds": 2})
+        write_with_manifest(folder / "summary.json", summary.encode(), {})
         return str(folder)
 
     return write
@@ -74,7 +76,7 @@ def test_settings_that_differ_have_a_column_for_each_run(run):
 
 
 def test_the_command_takes_any_number_of_folders(run, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(console, "_width", 300)  # so that no word is broken
     runs = [run("a", [1, None]), run("b", [None, 1]), run("c", [1, None])]
     words = command.arguments_of("compare", [*runs, "--show", "3"])
     assert words == ["--runs", json.dumps(runs), "--show", "3"]
