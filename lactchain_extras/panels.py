@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from shlex import quote
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from lactchain.config.parsing import parse
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.shipped import CONFIGS
 from lactchain.data.episodes import all_episodes
@@ -39,6 +41,7 @@ WORLD = (
     "chain_cost",
 )  # fmt: skip
 """The settings of an environment that say what an episode is."""
+AGAIN = "take it from where it was published"
 DIGITS = 6
 """Of floors and optima: sums differ from machine to machine behind them."""
 
@@ -98,11 +101,20 @@ def read_panel(path: str | Path) -> Panel:
     """
     shipped = CONFIGS / "panel" / f"{path}.json"
     path = shipped if re.fullmatch(r"\w+", str(path)) and shipped.is_file() else path
-    return _read(path, {"world", "rules", "seed", "tasks"})
+    panel = _read(path, {"world", "rules", "seed", "tasks"})
+    world, tasks = panel["world"], panel["tasks"]
+    is_panel = isinstance(world, dict) and world.keys() == {*WORLD} and type(panel["seed"]) is int
+    if not (is_panel and _is_list(tasks, dict) and _is_list([t.get("state") for t in tasks], dict)):
+        raise DataError(f"{path}: expected a world, a seed, and a state in each task; {AGAIN}")
+    return panel
+
+
+def _is_list(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(part, kind) for part in value)
 
 
 def _read(path: str | Path, names: set[str]) -> dict[str, Any]:
-    record = read_sealed(path, "take it from where it was published")
+    record = read_sealed(path, AGAIN)
     if record.get("schema_version") != VERSION or not names <= record.keys():
         raise DataError(f"{path}: expected {sorted(names)} of version {VERSION}, got"
                         f" {sorted(record)} of version {record.get('schema_version')}")  # fmt: skip
@@ -163,16 +175,32 @@ def verify(path: str | Path, result: str | Path) -> dict[str, Any]:
     told = _read(result, {"panel", "answers", "figures"})
     if told["panel"] != seal(panel)[SEAL]:
         raise DataError(f"{result}: of another panel than {path}; name the one that it was made on")
-    config = EnvironmentConfig(**panel["world"])
+    config = _environment(panel["world"])
     states, seed = starts(path, config)
-    if len(told["answers"]) != len(states):
-        raise DataError(f"{result}: expected answers to {len(states)} tasks, got"
-                        f" {len(told['answers'])}")  # fmt: skip
+    answers = told["answers"]
+    if not _is_list(answers, list) or not all(_is_list(said, str) for said in answers):
+        raise DataError(f"{result}: expected a list of texts for each task; {AGAIN}")
+    if len(answers) != len(states):
+        raise DataError(f"{result}: expected answers to {len(states)} tasks, got {len(answers)}")
     rollouts = Rollouts(config, num_envs=len(states))
-    found = _rounded(_figures(_play(rollouts, _Recorded(told["answers"]), states, seed)))
+    found = _rounded(_figures(_play(rollouts, _Recorded(answers), states, seed)))
     if found != told["figures"]:
         raise DataError(f"{result}: says {told['figures']}, and its answers come to {found}")
     return found
+
+
+@dataclass(frozen=True)
+class _World:
+    """What a panel says of its world, to be read as settings are."""
+
+    environment: EnvironmentConfig = EnvironmentConfig()
+
+
+def _environment(world: Mapping[str, Any]) -> EnvironmentConfig:
+    """A world as a file tells it; `ConfigError` of values that are no settings."""
+    texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in world.items()}
+    words = [word for name, text in texts.items() for word in (f"--environment.{name}", text)]
+    return parse(_World, words).environment
 
 
 class _Recorded:

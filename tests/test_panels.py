@@ -125,6 +125,43 @@ def test_a_changed_byte_is_refused(panel):
         panels.read_panel(panel.with_name("other.json"))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tasks": 3}, {"tasks": [3]}, {"tasks": [{"state": [1]}]}, {"seed": "x"}, {"world": []},
+        {"world": {"id": "x"}},
+    ],
+)  # fmt: skip
+def test_a_panel_of_other_kinds_of_values_is_refused(panel, change):
+    write_sealed(panel, panels.read_panel(panel) | change)
+    with pytest.raises(DataError, match="expected a world, a seed, and a state in each task"):
+        panels.read_panel(panel)
+
+
+@pytest.mark.parametrize("answers", [None, 7, [7], [[7]], ["text"], {"a": []}])
+def test_answers_of_other_kinds_are_refused(result, tmp_path, answers):
+    path, written = result
+    forged = tmp_path / "forged.json"
+    write_sealed(forged, unseal(read_json(written)) | {"answers": answers})
+    with pytest.raises(DataError, match="expected a list of texts for each task"):
+        panels.verify(path, forged)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_chains", "many"), ("kwargs", [1]), ("id", "no_module:No-v0"), ("id", 3)],
+)
+def test_a_world_that_is_none_is_refused_in_a_line(result, tmp_path, name, value):
+    path, written = result
+    told = panels.read_panel(path)
+    forged, answers = tmp_path / "panel.json", unseal(read_json(written))
+    changed = told | {"world": told["world"] | {name: value}}
+    write_sealed(forged, changed)
+    write_sealed(tmp_path / "result.json", answers | {"panel": seal(changed)["seal"]})
+    with pytest.raises(ConfigError):
+        panels.verify(forged, tmp_path / "result.json")
+
+
 def test_another_world_is_refused_with_the_options_that_bring_this_one(panel):
     with pytest.raises(ConfigError, match="--environment.kwargs '{\"size\": 2}' --environment.max"):
         panels.starts(panel, EnvironmentConfig())
