@@ -281,9 +281,31 @@ def test_a_view_of_another_environment_works_by_its_registered_id(monkeypatch):
     env = make_language_env(EnvironmentConfig(id=spec.id, max_chains=3))
     text, info = env.reset(seed=1)
     assert text.startswith("The car is at -0.")
-    assert info["state"] is None
-    _, reward, _, _, info = env.step('["push right", "wait"]')
+    assert info["state"] == {"seed": 1, "played": []}
+    after, reward, _, _, info = env.step('["push right", "wait"]')
     assert (reward, info["executed"]) == (-2.0, ["push right", "wait"])
+    assert info["state"] == {"seed": 1, "played": [2, 1]}
+    assert env.reset(options={"state": info["state"]})[0] == after
+    with pytest.raises(ValueError, match="state: expected a seed, and what was played"):
+        env.reset(options={"state": {}})
+
+
+class Spoken(gym.Env):
+    """It hears words, and says which was heard."""
+
+    observation_space = action_space = gym.spaces.Text(20)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return "speak", {}
+
+    def step(self, action):
+        return action, 0.0, False, False, {}
+
+
+def test_a_world_whose_actions_are_texts_and_whose_view_has_no_states_is_not_put_back():
+    env = LanguageEnv(Spoken(), extractor="utterance")
+    assert env.reset(seed=0)[1]["state"] is None
     with pytest.raises(ConfigError, match="states"):
         env.view_states()
     with pytest.raises(ConfigError, match="set_state"):

@@ -16,6 +16,7 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.data.worth import expected_worth
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
+from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import Outcome, shipped_view
 from lactchain.errors import ConfigError
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
@@ -152,7 +153,7 @@ def test_a_world_can_be_read_in_its_own_words_whatever_it_shows():
     env = language_env(MANY.id, MANY.kwargs, template="{tries_left}", extractor="utterance")
     assert env.reset(seed=0)[0] == "6"
     env.step(env.grammar.render([7]))
-    assert read_board(env.in_own_words())[0] == [MANY.kwargs["words"][7]]
+    assert read_board(env.told(RandomChains(env.grammar)))[0] == [MANY.kwargs["words"][7]]
 
 
 def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():

@@ -233,6 +233,8 @@ class Replays(gym.Wrapper):
         if state is None:
             drawn = int(self.np_random.integers(2**31)) if seed is None else seed
             state = {"seed": drawn, "played": []}
+        if not (isinstance(state, Mapping) and state.keys() == {"seed", "played"}):
+            raise ValueError(f"state: expected a seed, and what was played since, got {state}")
         self.seed, self.played = state["seed"], []
         observation, info = self.env.reset(seed=self.seed, options=options or None)
         for action in state["played"]:
