@@ -145,7 +145,7 @@ class SokobanTables(CellTables):
 
     Attributes:
         rooms: by their numbers.
-        maps: (S, size, size), the observation of each state.
+        maps: (S, size, size), what each cell holds.
 
     Raises:
         ValueError: an argument is not of its kind, or there are too many states.
@@ -238,8 +238,8 @@ class Sokoban(gym.Env[np.ndarray, int]):
     `Discrete(4)`: 0 up, 1 right, 2 down, 3 left.
 
     ## Observation Space
-    `Box(0, 6, (size, size))`: for each cell wall, floor, target, box, box on a target, player,
-    player on a target.
+    `Box(0, 6, (size · size,))`: for each cell, row by row, wall, floor, target, box, box on a
+    target, player, player on a target.
 
     ## Starting State
     The start of a room, drawn uniformly. `reset(options={"state": {"room": 3, "x": 1, "y": 2,
@@ -270,8 +270,7 @@ class Sokoban(gym.Env[np.ndarray, int]):
         self, *, max_steps: int = 100, render_mode: str | None = None, **world: Any
     ) -> None:
         self.tables = tables_of(**world)
-        shape = (self.tables.size, self.tables.size)
-        self.observation_space = spaces.Box(0, len(LETTERS) - 1, shape, np.uint8)
+        self.observation_space = spaces.Box(0, len(LETTERS) - 1, (self.tables.size**2,), np.uint8)
         self.action_space = spaces.Discrete(4)
         self.max_steps = at_least_one("max_steps", max_steps)
         self.render_mode = render_mode
@@ -304,21 +303,26 @@ class Sokoban(gym.Env[np.ndarray, int]):
         """The room in pixels, or in letters."""
         if self.render_mode == "rgb_array":
             return self._pixels()
-        return written(self._observation())
+        return written(self.drawn)
 
     def text_view(self) -> TextView:
         """The same world in words."""
         return sokoban_view(self)
 
+    @property
+    def drawn(self) -> np.ndarray:
+        """What each cell holds, (size, size)."""
+        return self.tables.maps[self.state]
+
     def _observation(self) -> np.ndarray:
-        return self.tables.maps[self.state].copy()
+        return self.drawn.flatten()
 
     def _pixels(self) -> np.ndarray:
         from lactchain.worlds.canvas import AGENT, FLAG, LINE, Canvas
         from lactchain.worlds.canvas import WALL as STONE
 
         canvas = Canvas(self.tables.size, self.tables.size)
-        for (y, x), held in np.ndenumerate(self._observation()):
+        for (y, x), held in np.ndenumerate(self.drawn):
             canvas.box(x, y, STONE if held == WALL else None)
             if held in (TARGET, PLACED, PLAYER_ON):
                 canvas.disc(x + 0.5, y + 0.5, 0.42, LINE)
@@ -356,7 +360,8 @@ def sokoban_view(world: Sokoban) -> TextView:
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
-    return {"map": written(observation), "cells": written(observation[1:-1, 1:-1], " ")}
+    drawn = env.unwrapped.drawn
+    return {"map": written(drawn), "cells": written(drawn[1:-1, 1:-1], " ")}
 
 
 @fresh

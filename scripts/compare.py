@@ -1,6 +1,7 @@
 """Compares runs in one world: figures, settings, and which start states were gained and lost.
 
-python scripts/compare.py --runs '[runs/seed_0, runs/seed_1]'
+python scripts/compare.py --config configs/compare/seeds.yaml
+python scripts/compare.py --config configs/compare/rounds.yaml
 python scripts/compare.py --runs '[runs/seed_0, runs/seed_1, runs/seed_2]' --show 10
 """
 

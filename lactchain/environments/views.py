@@ -236,12 +236,13 @@ class Replays(gym.Wrapper):
         if not (isinstance(state, Mapping) and state.keys() == {"seed", "played"}):
             raise ValueError(f"state: expected a seed, and what was played since, got {state}")
         self.seed, self.played = state["seed"], []
-        observation, info = self.env.reset(seed=self.seed, options=options or None)
+        result = self.env.reset(seed=self.seed, options=options or None)
         for action in state["played"]:
             observation, _, terminated, truncated, info = self.step(action)
             if terminated or truncated:
                 raise ValueError(f"state: expected one in which no episode is over, got {state}")
-        return observation, info
+            result = observation, info
+        return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Plays one action, and remembers it."""
