@@ -31,6 +31,7 @@ ACTION_NAMES = ("turn left", "turn right", "go forward", "pick up", "drop", "tog
 """Those of BALROG, in MiniGrid's order. BabyAI's levels have no use for the last one."""
 FACING = ("east", "south", "west", "north")
 STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))
+"""(dx, dy) of these directions, which MiniGrid numbers so."""
 FAILURES_OF_THE_BOT = (
     AssertionError, AttributeError, DisappearedBoxError, LookupError, TypeError, ValueError,
 )  # fmt: skip
@@ -81,7 +82,7 @@ class MiniGrid(gym.Env[np.ndarray, int]):
             self.level = MixedLocal(name.removeprefix(MIXED), **kwargs)
         else:
             self.level = gym.make(name, disable_env_checker=True, **kwargs).unwrapped
-        self.level.gen_obs = dict
+        self.level.gen_obs = dict  # it would look around after every action; `_seen` does, once
         self.observation_space = spaces.MultiDiscrete([self.level.width, self.level.height, 4])
         self.action_space = spaces.Discrete(6 if isinstance(self.level, RoomGridLevel) else 7)
         self.task, self.played, self.won = 0, [], False

@@ -256,7 +256,7 @@ class LanguageEnv(gym.Env[str, str]):
         return self._recall(info), reward - self.chain_cost, terminated, truncated, info
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the environment."""
         self.env.close()
 
     def _recall(self, info: dict[str, Any]) -> str:
