@@ -39,9 +39,9 @@ class ClassicControlVectorEnv(VectorEnv):
     def __init__(self, num_envs: int = 1, max_episode_steps: int | None = None) -> None:
         single = self.single_env()
         self.num_envs = num_envs
-        if not (max_episode_steps is None or isinstance(max_episode_steps, int)):
-            raise TypeError(f"expected a number of steps, got {max_episode_steps!r}")
-        self.max_steps = max_episode_steps or self.time_limit
+        self.max_steps = self.time_limit if max_episode_steps is None else max_episode_steps
+        if type(self.max_steps) is not int or self.max_steps < 1:
+            raise TypeError(f"expected at least one step, got {self.max_steps!r}")
         self.single_observation_space = single.observation_space
         self.single_action_space = single.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)

@@ -103,7 +103,8 @@ def _main(
 def losses(kind: str, weights: Path, run_dir: Path, batch_size: int, **options: Any) -> list[float]:
     """The losses of ten updates.
 
-    Nothing is random and no row is left over, so that any number of processes sees the same rows.
+    Nothing is random, so that any number of processes sees the same rows. The last update of an
+    epoch has fewer than the others.
     """
     with comparable(kind, weights, run_dir, batch_size, **options) as trainer:
         train(trainer)
@@ -130,14 +131,14 @@ def comparable(
         save_every_updates=4,
         extra={"logging_steps": 1},
     )
-    with patch.multiple(training_setups, NUM_ROWS=16, DROPOUT=0.0), open_run(run_dir) as run:
+    with patch.multiple(training_setups, NUM_ROWS=19, DROPOUT=0.0), open_run(run_dir) as run:
         yield MAKERS[kind](weights, run, settings=settings, **options)
 
 
 def interrupt(kind: str, weights: Path, run_dir: Path, **options: Any) -> dict[str, Any]:
-    """Trains as `losses`, but for a stop in the sixth update; what is seen then and at the end."""
+    """Trains as `losses`, but for a stop in the eighth update; what is seen then and at the end."""
     with comparable(kind, weights, run_dir, 2, **options) as trainer:
-        stop_within(trainer, update=6)
+        stop_within(trainer, update=8)
         with pytest.raises(Interrupted) as stop:
             train(trainer)
     guards.stop_requested = stop_requested

@@ -22,6 +22,7 @@ from peft import PeftModel
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 from transformers import ProgressCallback, TrainerCallback
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer import SCHEDULER_NAME
@@ -40,6 +41,7 @@ from lactchain.runs.run import Run
 from lactchain.storage.checkpoints import clear_place, prune_checkpoints
 from lactchain.storage.files import disk_errors
 from lactchain.storage.manifests import write_manifest
+from lactchain.trainers.last_batch import share_out
 from lactchain.trainers.window import WindowedTrainer
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
@@ -121,6 +123,10 @@ class GuardedTrainer(WindowedTrainer):
         """Trains, and says how far it is."""
         with under_way("training") as self.step:
             return super().train(*args, **kwargs)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Each row comes once an epoch, whatever the number of processes."""
+        return share_out(super().get_train_dataloader())
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
         """One forward and backward pass; remembers the batch until the update has been checked."""
