@@ -1,6 +1,8 @@
 """The explorer in a real browser: opened from disk, clicked through, and asked its questions."""
 
+import csv
 import json
+import math
 
 import numpy as np
 import pytest
@@ -8,9 +10,11 @@ from browser import Visit, chromium
 from explorer_runs import NONSENSE, GridRun
 from run_folders import HOSTILE, write_text_run, write_wordle_run
 
+from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.inspection.run_view import open_run
 from lactchain.storage.manifests import write_with_manifest
+from lactchain.types import PreferencePair
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import write_report
 
@@ -384,3 +388,65 @@ def choose(visit, state) -> None:
 
 def _number(value: float) -> str:
     return f"{value:.4g}".replace("-", "−")
+
+
+def test_the_probability_of_an_answer_is_that_of_the_file_to_the_third_digit(visit, run):
+    answers = open_run(run.directory).inspections[2].answers.to_pylist()
+    visit.open("states")
+    choose(visit, run.states[17])
+    (answer,) = (row for row in answers if json.loads(row["state"]) == run.states[17])
+    expected = float(f"{math.prod(answer['probabilities']):.3g}")
+    assert f"probability\n{expected:g}" in visit.page.locator(".answer").nth(2).inner_text()
+
+
+@pytest.fixture
+def narrow(browser, tmp_path):
+    """A page of small negative figures, and of pairs that differ at their ends alone."""
+    run = GridRun(tmp_path / "run")
+    with (run.directory / "metrics.jsonl").open("a") as file:
+        for step in range(3):
+            figures = {"step": step, "time": 0.0, "eval/episode_return": -0.00551 - 1e-4 * step}
+            file.write(f"{json.dumps(figures)}\n")
+    alike = "Action Sequence: [" + "turn left, " * 8
+    pair = PreferencePair("?", f"{alike}move forward]", f"{alike}turn right]", state=run.states[3])
+    write_pairs(run.directory / "round_1/simpo/pairs/0.parquet", [pair])
+    opened = Visit(browser, write_report(run.directory))
+    yield opened
+    opened.close()
+
+
+def test_labels_beside_charts_have_room_for_their_signs_and_name_rounds(narrow):
+    narrow.open("curves")
+    narrow.page.fill("input[type=search]", "eval/episode_return")
+    place = "document.querySelector('.u-over').getBoundingClientRect()"
+    whole = "document.querySelector('.uplot').getBoundingClientRect()"
+    needed = narrow.ask("""(() => {
+        const context = document.createElement("canvas").getContext("2d");
+        context.font = "11px system-ui";
+        return context.measureText("\u22120.00575").width; })()""")
+    assert narrow.ask(f"{place}.left - {whole}.left") > needed + 10
+    assert narrow.ask(f"{whole}.right - {place}.right") > needed + 6
+    # The last values, before anything is touched.
+    assert narrow.text(".u-legend").split() == ["round", "2", *["eval/episode_return", "-0.0057"]]
+
+
+def test_pairs_that_begin_alike_are_told_apart(narrow):
+    narrow.open("pairs")
+    narrow.page.click("tr:has-text('move forward]')")
+    row = narrow.text(".longtable tr.selected")
+    assert "…n left, move forward]" in row and "…n left, turn right]" in row
+    assert "state" in narrow.text(".longtable thead")
+
+
+@pytest.mark.parametrize(("screen", "name"), [("pairs", "chosen"), ("episodes", "end_text")])
+def test_filtered_rows_are_saved_as_a_file_of_all_columns(visit, run, screen, name):
+    visit.open(screen)
+    visit.page.select_option(f"#{screen[:-1]}-round, #filter-round", "1")
+    with visit.page.expect_download() as saved:
+        visit.page.click("button:has-text('CSV')")
+    with open(saved.value.path(), newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    table = contents(open_run(run.directory)).tables[screen]
+    kept = [n for n, number in enumerate(table["round"]) if number == 1]
+    assert rows and set(rows[0]) == set(table)
+    assert sorted(row[name] for row in rows) == sorted(table[name][n] for n in kept)

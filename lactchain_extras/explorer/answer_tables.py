@@ -5,6 +5,7 @@ the first completions of its evaluations' episodes.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 
@@ -76,9 +77,10 @@ def _recorded(row: Row, number: int, numbers: Mapping[int, int]) -> Row:
         for n in ("invalid", "success", "chosen", "rejected")
         if row.get(n) is not None
     }
-    known = [round(p, 3) for p in row["probabilities"] or ()]
-    place = {"round": number, "state": numbers.get(row["state_id"])}
-    return {**row, **flags, "probabilities": known, **place}
+    known = row["probabilities"] or ()
+    of_whole = {"probability": math.prod(known)} if known and "probability" not in row else {}
+    shown = {"probabilities": [round(p, 3) for p in known]} | of_whole
+    return {**row, **flags, **shown, "round": number, "state": numbers.get(row["state_id"])}
 
 
 def _reward(row: Row, view: RunView) -> float | None:
@@ -116,7 +118,9 @@ def played_rows(
 
 def _first_answer(trajectory: Trajectory, vocabulary: Vocabulary, worth: Worth) -> Row:
     value, advantage = worth.of(trajectory)[0]
+    logprobs = trajectory.actions[0].logprobs
     return {
+        "probability": math.exp(sum(logprobs)) if logprobs else None,
         **completion_row(trajectory, 0, vocabulary, digits=3),
         "text": trajectory.observations[0],
         "invalid": int(bool(trajectory.infos[1].get("invalid_action"))),

@@ -18,8 +18,8 @@ COLUMNS = {
     "num_invalid num_bumps loop start_state end_state end_text",
     "steps": "state prompt completion tokens probabilities cut executed rewards reward bumped way "
     "invalid value advantage",
-    "answers": "round state text completion tokens probabilities reward invalid way success "
-    "num_actions return value q advantage optimal policy_value shortest",
+    "answers": "round state text completion tokens probabilities probability reward invalid way "
+    "success num_actions return value q advantage optimal policy_value shortest",
     "candidates": "round state completion tokens probabilities probability count reward score "
     "invalid chosen rejected",
     "pairs": "stage round state prompt chosen rejected chosen_value rejected_value chosen_return "

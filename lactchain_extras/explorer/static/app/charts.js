@@ -54,12 +54,23 @@ function curveOptions({ series, log, xLabel, height, width, dark }) {
   const options = {
     width, height, series: drawn, bands,
     scales: { x: { time: false }, y: log ? { distr: 3 } : {} },
-    axes: [{ ...axis, size: 30, ...(places.every(Number.isInteger) ? { incrs: WHOLE } : {}) }, { ...axis, size: 52, values: (_, values) => values.map((v) => (v == null ? "" : number(v, 3))) }],
+    axes: [{ ...axis, size: 30, ...(places.every(Number.isInteger) ? { incrs: WHOLE } : {}) }, { ...axis, size: (_, labels) => Math.max(52, roomFor(labels || [])), values: (_, values) => values.map((v) => (v == null ? "" : number(v, 3))) }],
     legend: { show: series.length < 9, live: true, markers: { dash: (plot, n) => (plot.series[n].dash ? "dashed" : "solid") } },
     cursor: { drag: { x: true, y: false }, points: { size: 6 } },
-    padding: [null, 52, null, null], hooks: { draw: [nameEnds] },
+    padding: [null, Math.max(52, roomFor(series.flatMap(({ y }) => y.slice(-1)).map((v) => number(v, 3)))), null, null],
+    // Where no cursor is, the legend shows the last values.
+    hooks: { draw: [nameEnds], ready: [showLast], setCursor: [(plot) => plot.cursor.idx == null && showLast(plot)] },
   };
   return { data, options };
+}
+
+/** Pixels that the longest of some labels takes beside a chart. */
+function roomFor(labels) {
+  return 16 + 7 * Math.max(0, ...labels.map((label) => String(label ?? "").length));
+}
+
+function showLast(plot) {
+  if (plot.data[0].length) plot.setLegend({ idx: plot.data[0].length - 1 });
 }
 
 const MOST_ENDS = 6, LINE = 12;

@@ -64,7 +64,7 @@ function Metric({ name, weight, log, band }) {
   }, [name, weight, band]);
   if (!series.length) return null;
   const others = /(^|· )(eval|rollout)\/episode_return$/.test(name) ? facts.references.map((other, n) => reference(other, n, series)) : [];
-  return html`<${Curves} title=${visible(name)} series=${[...series, ...others]} log=${log} />`;
+  return html`<${Curves} title=${visible(name)} series=${[...series, ...others]} log=${log} xLabel=${/^(eval|alarm)\//.test(name) && tables.results.length ? "round" : "step"} />`;
 }
 
 /** A level line: what somebody else reaches. */

@@ -110,6 +110,7 @@ function EpisodesScreen({ wanted }) {
       ${filter.start !== "all" && html`<${Toggle} label=${`from ${clipped(stateLabel(Number(filter.start)), 40)} ×`} on=${true} onChange=${() => set("start")("all")} />`}
       <span class="count" id="episode-count">${number(rows.length)} of ${number(tables.episodes.length)}</span>
       <button class="link" onClick=${() => { setFilter(NO_FILTER); setSort(null); }}>clear</button>
+      <${Csv} table="episodes" rows=${rows} />
     </div>
     ${facts.sample && html`<p class="muted">${facts.sample}</p>`}
     ${filter.invalid && !rows.length && html`<${NonePlayed} />`}

@@ -14,11 +14,20 @@ function noChainPairs() {
   return tables.pairs.column("rejected").map((_, row) => row).filter((row) => isNoChain(row, "rejected") || isNoChain(row, "chosen"));
 }
 
+/** An answer from a little before where it differs from the other: long ones begin alike, and are cut at their ends. */
+function fromDifference(row, kind, other) {
+  const [text, beside] = [kind, other].map((name) => String(tables.pairs.at(name, row) ?? ""));
+  let same = 0;
+  while (same < text.length && text[same] === beside[same]) same += 1;
+  return clipped(same > 12 ? `…${text.slice(same - 8)}` : text, 70);
+}
+
 const PAIR_COLUMNS = [
   { name: "margin", label: "margin", number: true, show: (row) => number(marginOf(row)) },
   { name: "round", label: "round", show: (row) => roundName(tables.pairs.at("round", row)) },
-  { name: "chosen", label: "chosen", wide: true, show: (row) => clipped(tables.pairs.at("chosen", row), 70) },
-  { name: "rejected", label: "rejected", wide: true, show: (row) => clipped(tables.pairs.at("rejected", row), 70) },
+  { name: "state", label: "state", spare: true, show: (row) => (tables.pairs.at("state", row) == null ? "" : clipped(stateLabel(tables.pairs.at("state", row)), 40)) },
+  { name: "chosen", label: "chosen", wide: true, show: (row) => fromDifference(row, "chosen", "rejected") },
+  { name: "rejected", label: "rejected", wide: true, show: (row) => fromDifference(row, "rejected", "chosen") },
 ];
 
 function PairsScreen({ wanted }) {
@@ -54,6 +63,7 @@ function PairsScreen({ wanted }) {
       ${state != null && html`<${Toggle} label=${`${clipped(stateLabel(state), 50)} ×`} on=${true} onChange=${() => setState(null)} />`}
       <span class="count" id="pair-count">${number(rows.length)} of ${number(tables.pairs.length)}</span>
       <button class="link" onClick=${() => document.getElementById("dropped").scrollIntoView({ behavior: "smooth" })}>what was dropped</button>
+      <${Csv} table="pairs" rows=${rows} />
     </div>
     <div class="split pairs">
       <${LongTable} label="table of pairs" columns=${PAIR_COLUMNS} rows=${rows} selected=${shown} onSelect=${choose} sort=${sort} onSort=${(name) => setSort({ name, down: sort?.name === name ? !sort.down : name === "margin" })} height=${480} />
@@ -66,7 +76,7 @@ function PairsScreen({ wanted }) {
 
 function Pair({ row }) {
   const pair = tables.pairs.row(row), scene = sceneOf(pair.state);
-  const side = (kind) => html`<div class=${`side-of-pair ${kind}`}><h4 class=${kind === "chosen" ? "good" : "bad"}>${kind} <span class="number">${signed(pair[`${kind}_value`])}</span></h4>
+  const side = (kind) => html`<div class=${`side-of-pair ${kind}`}><h4 class=${kind === "chosen" ? "good" : "bad"}>${kind} <span class="number" title="what ranked it: by the critic, or what it earned">score ${signed(pair[`${kind}_value`])}</span></h4>
     ${scene && scene.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${pair[`${kind}_way`] ? [{ from: scene.agent, way: pair[`${kind}_way`], order: kind === "chosen" ? 0 : 1 }] : []} label=${`${kind} answer`} />`}
     <code class="completion"><${Text} text=${pair[kind]} /></code><p class="muted" title="what this one completion earned, its actions discounted as the critic discounts">discounted reward ${number(pair[`${kind}_return`])}${isNoChain(row, kind) ? " · no chain" : ""}</p></div>`;
   return html`<div class="detail"><header><b>${roundName(pair.round)}</b> · margin <b>${number(marginOf(row))}</b>${pair.state != null && html` · <${Go} to="states" with=${{ state: pair.state }}>this state in every round<//>`}</header>

@@ -123,6 +123,16 @@ function Go({ to, with: wanted, children }) {
   return html`<button class="link" onClick=${() => go(to, wanted)}>${children}</button>`;
 }
 
-function probabilityOf(probabilities) {
-  return (probabilities || []).reduce((product, p) => product * p, 1);
+/** A link that saves rows of a table, with all its columns, as a file that spreadsheets read. */
+function Csv({ table, rows }) {
+  const save = () => {
+    const names = Object.keys(tables[table].columns), cell = (value) => `"${(typeof value === "string" ? value : JSON.stringify(value ?? null)).replaceAll('"', '""')}"`;
+    const lines = [names, ...rows.map((row) => names.map((name) => tables[table].at(name, row)))].map((line) => line.map((value) => (value == null ? "" : cell(value))).join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
+    link.download = `${table}.csv`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  };
+  return html`<button class="link" title=${`these ${number(rows.length)} rows, all columns`} onClick=${save}>CSV</button>`;
 }

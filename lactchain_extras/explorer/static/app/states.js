@@ -10,7 +10,7 @@ const METRICS = {
   policy_value: ["Vπ exact", (row) => answer("policy_value", row)],
   error: ["error: V − exact", (row) => errorOf(row)],
   advantage: ["advantage of the answer", (row) => answer("advantage", row)],
-  probability: ["probability of the answer", (row) => probabilityOf(answer("probabilities", row))],
+  probability: ["probability of the answer", (row) => answer("probability", row)],
 };
 
 function answer(name, row) {
@@ -181,7 +181,7 @@ function AnswerCard({ state, round, now }) {
     ${scene?.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${a.way ? [{ from: scene.agent, way: a.way, order: 0 }] : []} label=${`where the answer of ${roundName(round)} leads`} />`}
     <${Tokens} text=${a.completion} tokens=${a.tokens} probabilities=${a.probabilities} invalid=${a.invalid} />
     <h5>this answer</h5><dl class="facts">
-      <div><dt>probability</dt><dd>${a.probabilities && a.probabilities.length ? number(probabilityOf(a.probabilities), 3) : "–"}</dd></div>
+      <div><dt>probability</dt><dd>${a.probability == null ? "–" : number(a.probability, 3)}</dd></div>
       <div title="of its actions, less the cost of a completion"><dt>reward</dt><dd>${number(a.reward)}</dd></div>
       ${a.value != null && html`<div title="of the state, by this round's critic"><dt>V</dt><dd>${number(a.value)}</dd></div><div title=${SCORE}><dt>Q</dt><dd>${number(a.q)}</dd></div><div><dt>advantage</dt><dd>${signed(Number(a.advantage?.toPrecision(3)))}</dd></div>`}
       ${a.optimal != null && html`<div title="exact, of the best policy"><dt>V*</dt><dd>${number(a.optimal)}</dd></div>`}
