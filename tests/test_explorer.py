@@ -427,7 +427,7 @@ def test_labels_beside_charts_have_room_for_their_signs_and_name_rounds(narrow):
     assert narrow.ask(f"{place}.left - {whole}.left") > needed + 10
     assert narrow.ask(f"{whole}.right - {place}.right") > needed + 6
     # The last values, before anything is touched.
-    assert narrow.text(".u-legend").split() == ["round", "2", *["eval/episode_return", "-0.0057"]]
+    assert "".join(narrow.text(".u-legend").split()) == "round2eval/episode_return\u22120.00571"
 
 
 def test_pairs_that_begin_alike_are_told_apart(narrow):

@@ -25,7 +25,7 @@ from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection.run_view import open_run
+from lactchain.inspection.run_view import RunView, open_run
 from lactchain.runs.reporting import LivePage, write_page
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
@@ -33,7 +33,7 @@ from lactchain_extras.explorer import rollout_tables
 from lactchain_extras.explorer.answer_tables import Ways
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import render, write_report
-from lactchain_extras.explorer.summary import summarise
+from lactchain_extras.explorer.summary import state_label, summarise
 from lactchain_extras.explorer.worth import Worth
 from lactchain_extras.films import film_run
 
@@ -382,3 +382,16 @@ def test_alarms_are_shown_with_their_first_round_and_what_helps(tmp_path):
     assert texts[place + 1].startswith(f", first in round 2, in 2 of the rounds: {rule.means}")
     assert rule.mend in texts[place + 1]
     assert "Alarm: silence" not in texts
+
+
+def test_states_that_fail_are_named_as_on_the_other_screens(tmp_path):
+    run = GridRun(tmp_path / "run", skill=0.2)
+    failed = next(t for t in run.played if not t.terminated).infos[0]["state"]
+    facing = ("up", "right", "down", "left")[failed["orientation"]]
+    place = f"({failed['x']}, {failed['y']}) facing {facing}"
+    goal = f"goal at ({failed['goal_x']}, {failed['goal_y']})"
+    view = open_run(run.directory)
+    assert state_label(view, failed) == f"{place}, {goal}"
+    shown = render(view).partition("What still fails")[2].partition("</table>")[0]
+    assert shown.count(" facing ") == 12 and "orientation" not in shown
+    assert state_label(RunView(tmp_path), {"cards": 12, "ace": False}) == "cards 12, ace False"

@@ -12,6 +12,7 @@ import numpy as np
 
 from lactchain_extras.explorer.markup import Markup, shapes
 
+BEFORE, AFTER = "#9fb3c8", "#2166ac"
 LINE_COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#8073ac", "#b35806", "#35978f", "#c51b7d")
 AXIS = "#9fb3c8"
 MAX_POINTS = 600  # of a curve
@@ -91,7 +92,11 @@ def line_chart(
 
 
 def bar_chart(
-    title: str, bars: Mapping[str, Mapping[int, tuple[float, int]]], x_label: str, width: int = 520
+    title: str,
+    bars: Mapping[str, Mapping[int, tuple[float, int]]],
+    x_label: str,
+    width: int = 520,
+    colours: Sequence[str] = LINE_COLOURS,
 ) -> Markup:
     """Shares in [0, 1] as bars side by side, of a few groups: name → {x: (share, cases)}."""
     positions = sorted({x for group in bars.values() for x in group})
@@ -103,9 +108,9 @@ def bar_chart(
             share, cases = group.get(x, (0.0, 0))
             hint = f"{name}, {x_label} {x}: {share:.1%} of {cases}"
             left = axes.x(place - 0.4) + n * box
-            drawn.append(axes.box(left, box - 1, share, LINE_COLOURS[n], hint))
+            drawn.append(axes.box(left, box - 1, share, colours[n], hint))
     marks = [(axes.x(place), x) for place, x in enumerate(positions)]
-    return axes.draw(title, x_label, *drawn, *_legend(axes, bars), x_marks=marks)
+    return axes.draw(title, x_label, *drawn, *_legend(axes, bars, colours), x_marks=marks)
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
@@ -149,10 +154,12 @@ def _curve(axes: Axes, name: str, xs: np.ndarray, ys: np.ndarray, colour: str) -
     return shapes.group(name, *lines, *dots)
 
 
-def _legend(axes: Axes, names: Iterable[str]) -> list[Markup]:
+def _legend(
+    axes: Axes, names: Iterable[str], colours: Sequence[str] = LINE_COLOURS
+) -> list[Markup]:
     """Names in their colours, in one line above the plot; of a single one nothing."""
     drawn, left = [], float(axes.left)
-    for name, colour in zip(names, LINE_COLOURS, strict=False):
+    for name, colour in zip(names, colours, strict=False):
         drawn.append(shapes.rect(round(left, 1), 24, 9, 9, colour))
         drawn.append(shapes.text(left + 13, 32, name))
         left += 24 + 6.2 * len(name)

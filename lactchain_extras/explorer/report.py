@@ -20,7 +20,7 @@ from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.contents import Contents, contents
 from lactchain_extras.explorer.markup import assets, environment, static
 from lactchain_extras.explorer.rollout_tables import succeeded
-from lactchain_extras.explorer.summary import RoundFacts, summarise, words
+from lactchain_extras.explorer.summary import RoundFacts, state_label, summarise, words
 from lactchain_extras.explorer.tables import pack
 
 # Each with its names in the summaries of pipelines, classic agents and single evaluations.
@@ -90,6 +90,7 @@ def render(
         charts=[*_charts(view, summary.evaluations)],
         both=[(name, t, held.row_of(t)) for name, t in sides if t is not None],
         succeeded=succeeded,
+        state_label=lambda state: state_label(view, state),
         runs=[view, *beside],
         told=told,
         # JSON that can stand in a script element
@@ -167,7 +168,9 @@ def _charts(view: RunView, rounds: Sequence[RoundFacts]) -> Iterator[Markup]:
         if facts.solved_by_distance
     }
     if bars:
-        yield plots.bar_chart("success by distance", bars, "shortest way, in actions", width=300)
+        colours = [plots.BEFORE, plots.AFTER][-len(bars) :]
+        title, x_label = "success by distance", "shortest way, in actions"
+        yield plots.bar_chart(title, bars, x_label, width=300, colours=colours)
 
 
 def _lines(view: RunView, names: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:

@@ -9,6 +9,7 @@ from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.figures import by_part, success_figures
 from lactchain.data.intervals import share_interval
+from lactchain.environments.views import State
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import Trajectory
 from lactchain_extras.explorer.rollout_tables import succeeded
@@ -18,6 +19,7 @@ WORDS = (
     "A prompt tells the model the state of the world; it answers with a chain, one action or "
     "several, all of which are played before it is asked again; the reward is what they earn"
 )
+FACING = ("up", "right", "down", "left")
 LEARNT_FROM = {
     "num_cloned_chains": "cloned completions",
     "num_env_steps": "played actions",
@@ -97,6 +99,16 @@ def summarise(view: RunView) -> Summary:
         after,
         _under_way(view),
     )
+
+
+def state_label(view: RunView, state: State) -> str:
+    """A state in words, as the other screens have it; the fields of one that no picture shows."""
+    scene = view.picture.look(state) if view.picture else None
+    if scene is None or scene.agent is None:
+        return ", ".join(f"{name} {value}" for name, value in state.items())
+    x, y, *heading = scene.agent
+    facing = f" facing {FACING[heading[0]]}" if heading else ""
+    return f"({x}, {y}){facing}" + (f", {scene.group}" if scene.group else "")
 
 
 def chosen_round(view: RunView) -> int | None:
