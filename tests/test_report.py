@@ -25,7 +25,7 @@ from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
 from lactchain.errors import ConfigError, DataError
-from lactchain.inspection.run_view import RunView, open_run
+from lactchain.inspection.run_view import open_run
 from lactchain.runs.reporting import LivePage, write_page
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
@@ -394,4 +394,5 @@ def test_states_that_fail_are_named_as_on_the_other_screens(tmp_path):
     assert state_label(view, failed) == f"{place}, {goal}"
     shown = render(view).partition("What still fails")[2].partition("</table>")[0]
     assert shown.count(" facing ") == 12 and "orientation" not in shown
-    assert state_label(RunView(tmp_path), {"cards": 12, "ace": False}) == "cards 12, ace False"
+    no_picture = open_run(write_text_run(tmp_path / "text"))
+    assert state_label(no_picture, {"cards": 12, "ace": False}) == "cards 12, ace False"
