@@ -36,6 +36,7 @@ class SharedOut(BatchSampler):
 def share_out(loader: DataLoader) -> DataLoader:
     """The loader that accelerate has prepared for training, with each row once an epoch."""
     shard = loader.batch_sampler
-    if (count := getattr(shard, "num_processes", 1)) > 1:
+    count = getattr(shard, "num_processes", 1)
+    if count > 1 and not shard.split_batches:
         shard.batch_sampler, shard.even_batches = SharedOut(shard.batch_sampler, count), False
     return loader
