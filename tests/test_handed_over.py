@@ -1,16 +1,21 @@
 """What a world hands over stays as it was, however the world goes on with its own."""
 
+import json
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from hypothesis import given
+from hypothesis import strategies as st
 
 import lactchain
 from lactchain import EnvironmentConfig, LanguageEnv, TextView
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.vector import make_vector_env
+from lactchain.environments.checks import plain
 
 LENGTH = 7
 
@@ -83,7 +88,7 @@ def test_a_state_stays_as_it_was_when_the_world_goes_on(get_state):
     env.step('["left"]')
     assert (text, first["bumped"]) == ("1", [False])
     assert [str(info["state"]) for info in (start, first)] == [
-        str(get_state(_at(cell))) for cell in (2, 1)
+        str(plain(get_state(_at(cell)))) for cell in (2, 1)
     ]
 
 
@@ -91,6 +96,67 @@ def _at(cell):
     world = Corridor()
     world._put(cell)
     return world
+
+
+CONTAINERS = st.recursive(
+    st.sampled_from(["array", "numbers"]),
+    lambda parts: st.tuples(
+        st.sampled_from(["list", "tuple", "dict", "one twice"]), st.lists(parts, min_size=1)
+    ),
+    max_leaves=6,
+)
+"""How a world may hold where it is: what is in what, and what is the same object twice."""
+
+
+def built(shape, cell):
+    """A structure of that shape with the cell in each of its places."""
+    if isinstance(shape, str):
+        return np.array([cell, cell]) if shape == "array" else [cell, cell]
+    kind, shapes = shape
+    parts = [built(part, cell) for part in shapes]
+    if kind == "one twice":
+        return [parts[0], parts[0]]
+    return dict(enumerate(parts)) if kind == "dict" else {"list": list, "tuple": tuple}[kind](parts)
+
+
+def write(held, cell):
+    """Another cell in all its places, by the same objects."""
+    if isinstance(held, np.ndarray) or (isinstance(held, list) and isinstance(held[0], int)):
+        held[:] = [cell, cell]
+        return
+    for part in held.values() if isinstance(held, dict) else held:
+        write(part, cell)
+
+
+@given(shape=CONTAINERS, actions=st.lists(st.sampled_from(["left", "right"]), max_size=5))
+def test_states_stay_as_they_were_however_a_world_holds_them(shape, actions):
+    class Nested(Corridor):
+        def __init__(self):
+            self.held = built(shape, 2)
+            super().__init__()
+
+        def _put(self, cell):
+            super()._put(cell)
+            write(self.held, cell)
+
+    def take(env, state):
+        env.unwrapped.held = state["held"]
+        return env.unwrapped.seen, {}
+
+    states = [{"held": built(shape, cell)} for cell in range(LENGTH)]
+    more = {"get_state": lambda env: {"held": env.unwrapped.held}, "set_state": take}
+    env = LanguageEnv(Nested(), corridor(**more).view, extractor="json_list")
+    infos, cells = [env.reset(seed=0)[1]], [2]
+    for action in actions:
+        infos.append(env.step(f'["{action}"]')[4])
+        cells.append(max(0, cells[-1] + (1 if action == "right" else -1)))
+        if cells[-1] == LENGTH - 1:
+            break
+    assert [info["state"] for info in infos] == [plain(states[cell]) for cell in cells]
+    json.dumps(infos)
+    env.reset(options={"state": states[4]})
+    env.step('["left"]')
+    assert str(states[4]) == str({"held": built(shape, 4)})
 
 
 def test_positions_of_a_chain_stay_apart():

@@ -52,6 +52,17 @@ def owned(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
+def plain(value: Any) -> Any:
+    """`owned`, as a file has it: lists in the place of arrays, and Python's own numbers."""
+    kind = type(value)
+    if kind is dict:
+        constant = _CONSTANT.issuperset(map(type, value.values()))
+        return value.copy() if constant else {name: plain(part) for name, part in value.items()}
+    if kind in (list, tuple):
+        return kind(map(plain, value))
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else owned(value)
+
+
 def start_state(options: Mapping[str, Any] | None) -> Any:
     """The state that all copies are told to begin in, if any; other options are a `ValueError`."""
     unknown = (options or {}).keys() - {"state"}

@@ -25,6 +25,7 @@ from lactchain.environments.checks import (
     check_reset,
     check_step,
     owned,
+    plain,
 )
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.held_back import HeldBack
@@ -358,7 +359,7 @@ class LanguageEnv(gym.Env[str, str]):
         if seed is not None:
             self.env.reset(seed=seed)
         result = self.view.set_state(self.env, state)
-        reached = self._state() or state
+        state, reached = plain(state), self._state() or {}
         if elsewhere := [n for n in state if n in reached and reached[n] != state[n]]:
             raise EnvironmentFault(
                 f"{self.env} cannot be put back where it was: its {elsewhere[0]} is"

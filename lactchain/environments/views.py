@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium as gym
 from gymnasium import spaces
 
-from lactchain.environments.checks import owned
+from lactchain.environments.checks import owned, plain
 from lactchain.environments.exact import TabularModel
 from lactchain.errors import ConfigError
 from lactchain.types import ChainGrammar, Policy
@@ -71,7 +71,8 @@ class TextView:
         template: text block of a state, with the fields of `describe` in braces, and `{feedback}`:
             what went wrong with the last completion, with a leading space, empty most of the time.
         describe: `describe(env, observation, info)`, the fields of the template.
-        get_state: the state that the environment is in, such that JSON can hold it.
+        get_state: the state that the environment is in, such that JSON can hold it; arrays become
+            lists, which set_state is given.
         set_state: `set_state(env, state)` resets into a state; returns what `reset` returns.
         states: all states in which an episode is not over, in the order of the exact model.
         starts: those that an episode may begin in; None: all of them.
@@ -179,7 +180,7 @@ class TextView:
 
 
 def _copied(call: Callable[..., Any], env: gym.Env, *action: int) -> Any:
-    return owned(call(env, *action))
+    return plain(call(env, *action))
 
 
 def _told(call: Callable[..., Any], env: gym.Env, state: State) -> Any:
