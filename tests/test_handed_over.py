@@ -16,6 +16,7 @@ from lactchain import EnvironmentConfig, LanguageEnv, TextView
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.vector import make_vector_env
 from lactchain.environments.checks import plain
+from lactchain.environments.exact import TabularModel
 
 LENGTH = 7
 
@@ -280,3 +281,12 @@ def test_what_an_episode_ended_on_is_not_where_the_next_begins(numeric, mode):
     envs.close()
     assert [int(last[0]) for last in infos["final_obs"]] == [6, 6]
     assert after.tolist() == [[2], [2]]
+
+
+def test_a_model_may_name_its_states_by_arrays():
+    ahead = np.array([[[0], [1]], [[0], [2]], [[2], [2]]])
+    states = tuple({"cell": np.array([cell, 0])} for cell in range(3))
+    over = np.arange(3) == 2
+    model = TabularModel(ahead, np.ones((3, 2, 1)), np.zeros((3, 2, 1)), over, over, states)
+    assert model.non_terminal_states == [{"cell": [0, 0]}, {"cell": [1, 0]}]
+    assert [model.row(state) for state in model.non_terminal_states] == [0, 1]

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from lactchain.environments.checks import plain
 from lactchain.functional.ties import is_greatest
 from lactchain.types import Discount
 
@@ -84,7 +85,7 @@ class TabularModel:
     @property
     def non_terminal_states(self) -> list[dict[str, int]]:
         """The N states that are not terminal, as text views name them."""
-        return [dict(self.states[number]) for number in self.non_terminal]
+        return [plain(dict(self.states[number])) for number in self.non_terminal]
 
     @cached_property
     def _rows(self) -> dict[Any, int]:
