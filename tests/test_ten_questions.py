@@ -162,9 +162,11 @@ def which_pair_had_the_largest_margin_in_the_first_round(visitor, run, _):
     visitor.click("#tab-pairs")
     visitor.choose("#pair-round", "1")
     widest = max(read_pairs(run.stage(1, "simpo/pairs")), key=lambda pair: pair.margin)
-    margin, number, chosen, rejected = visitor.texts(".longtable tbody tr >> nth=0")[0].split("\t")
+    margin, number, state, *sides = visitor.texts(".longtable tbody tr >> nth=0")[0].split("\t")
     assert (number_of(margin), number) == (pytest.approx(widest.margin, rel=1e-3), "round 1")
-    assert (chosen, rejected) == (widest.chosen, widest.rejected)
+    assert state.startswith(f"({widest.state['x']}, {widest.state['y']}) facing ")
+    for shown, whole in zip(sides, (widest.chosen, widest.rejected), strict=True):
+        assert whole.endswith(shown.lstrip("…"))  # what both begin with is left out
 
 
 def how_many_pairs_were_dropped_and_why(visitor, run, _):
