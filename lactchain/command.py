@@ -42,7 +42,7 @@ COMPLETION = """_lactchain() {{
 complete -o filenames -F _lactchain lactchain
 """
 FIRST = {"report": "--run_dir", "doctor": "--url", "panel": "--environment.id"}
-"""The option that a command's first word is of; else it may name a shipped configuration."""
+"""The option that a command's first word is of; else it is a configuration."""
 MANY = {"compare": "--runs"}
 """The option that all first words are of."""
 
@@ -130,7 +130,7 @@ def arguments_of(name: str, words: Sequence[str]) -> list[str]:
     if name in MANY:
         first = [*takewhile(lambda word: not word.startswith("-"), words)]
         words = [*([MANY[name], json.dumps(first)] if first else []), *words[len(first) :]]
-    elif words and (name in FIRST or words[0] in settings(name)) and not words[0].startswith("-"):
+    elif words and not words[0].startswith("-"):
         words = [FIRST.get(name, "--config"), *words]
     return with_files(name, words)
 

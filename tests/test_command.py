@@ -92,11 +92,13 @@ def test_it_says_where_the_configurations_are():
     assert re.fullmatch(r"\d+\.\d+\.\d+", lactchain.__version__)
 
 
-def test_a_command_takes_the_name_of_a_shipped_configuration_alone():
+def test_a_first_word_is_a_configuration_and_one_that_is_none_is_told_those_there_are():
     named = command.arguments_of("run_pipeline", ["tiny", "--run.seed", "1"])
     assert named == command.arguments_of("run_pipeline", ["--config", "tiny", "--run.seed", "1"])
     assert command.arguments_of("report", ["runs/x"]) == ["--run_dir", "runs/x"]
-    assert command.arguments_of("run_pipeline", ["tinny"]) == ["tinny"]
+    assert command.arguments_of("run_pipeline", ["my/own.yaml"]) == ["--config", "my/own.yaml"]
+    with pytest.raises(ConfigError, match="--config tinny: expected a file, or one of .*tiny"):
+        command.arguments_of("run_pipeline", ["tinny"])
 
 
 def completed(*words: str) -> list[str]:
