@@ -1,5 +1,6 @@
 """What trainers take care of around an update: devices, stops, types of weights."""
 
+import shutil
 import signal
 from functools import partial
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_setups import TRAINING, changed, make_cloning, make_critic, make_simpo, open_run
 
 from lactchain.errors import Interrupted
@@ -67,6 +69,21 @@ def test_a_tracker_that_fails_costs_one_warning(fails, tiny, tmp_path, monkeypat
     assert caplog.text.count("TensorBoardCallback failed (ConnectionError: no route") == fails
     steps = [r["step"] for r in read_metrics(tmp_path / "run") if "train/loss" in r]
     assert steps == [2, 4]
+
+
+def test_events_of_tensorboard_lie_in_the_run_and_have_each_step_once(tiny, tmp_path, monkeypatch):
+    """The second training goes on from the checkpoint before the stop, and logs steps again."""
+    told = partial(training_arguments, report_to=["tensorboard"])
+    monkeypatch.setattr("training_setups.training_arguments", told)
+    folder, settings = tmp_path / "run", changed(max_steps=6, save_every_updates=4)
+    with open_run(folder) as run:
+        train(make_simpo(tiny, run, lora=True, settings=settings))
+    shutil.rmtree(folder / "checkpoints/checkpoint-6")
+    with open_run(folder) as run:
+        train(make_simpo(tiny, run, lora=True, settings=settings))
+    assert len(list((folder / "tensorboard").glob("events.out.tfevents*"))) == 2
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [2, 4, 6]
 
 
 def test_metrics_are_added_up_on_the_device_of_the_training():

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import ProgressCallback, TrainerCallback
-from transformers.integrations import get_reporting_integration_callbacks
+from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 from transformers.trainer import SCHEDULER_NAME
 from transformers.trainer_utils import TrainOutput
 
@@ -110,6 +110,9 @@ class GuardedTrainer(WindowedTrainer):
                 plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
             )
         trackers = tuple(get_reporting_integration_callbacks(self.args.report_to))
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+                self._keep_events(callback)
         self.callback_handler.callbacks = [
             OptionalTracker(lambda tracker=callback: tracker, type(callback).__name__)
             if isinstance(callback, trackers)
@@ -123,6 +126,15 @@ class GuardedTrainer(WindowedTrainer):
         """Trains, and says how far it is."""
         with under_way("training") as self.step:
             return super().train(*args, **kwargs)
+
+    def _keep_events(self, callback: TensorBoardCallback) -> None:
+        """Events of TensorBoard go into the run's folder, each step once in a run that goes on."""
+        writer = callback._SummaryWriter
+        callback.logging_dir = str(self.run.path("tensorboard"))
+        # Called when the training begins, and knows what it goes on from.
+        callback._SummaryWriter = lambda log_dir: writer(
+            log_dir, purge_step=self.state.global_step + 1
+        )
 
     def get_train_dataloader(self) -> DataLoader:
         """Each row comes once an epoch, whatever the number of processes."""
