@@ -50,8 +50,8 @@ MANY = {"compare": "--runs"}
 def main() -> None:
     """Runs the command that the arguments of the process name."""
     name, *arguments = sys.argv[1:] or ["--help"]
-    told = {"-h": overview, "--help": overview, "configs": configs, "--version": version}
-    told["completion"] = completion
+    told = {"-h": overview, "--help": overview, "--version": version}
+    told |= {"configs": configs, "completion": completion}
     if name == "quickstart":
         quickstart(arguments)
     guard_streams()

@@ -290,3 +290,11 @@ def test_a_model_may_name_its_states_by_arrays():
     model = TabularModel(ahead, np.ones((3, 2, 1)), np.zeros((3, 2, 1)), over, over, states)
     assert model.non_terminal_states == [{"cell": [0, 0]}, {"cell": [1, 0]}]
     assert [model.row(state) for state in model.non_terminal_states] == [0, 1]
+
+
+def test_an_array_of_objects_is_no_longer_the_worlds():
+    inner = [1]
+    held = np.array([inner, None], dtype=object)
+    state = plain({"held": held, "count": np.int64(3)})
+    inner[0] = 2
+    assert state == {"held": [[1], None], "count": 3} and type(state["count"]) is int

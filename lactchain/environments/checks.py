@@ -60,7 +60,10 @@ def plain(value: Any) -> Any:
         return value.copy() if constant else {name: plain(part) for name, part in value.items()}
     if kind in (list, tuple):
         return kind(map(plain, value))
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else owned(value)
+    if isinstance(value, np.ndarray | np.generic):
+        # An array of objects would go on sharing them.
+        return plain(value.tolist()) if value.dtype.hasobject else value.tolist()
+    return owned(value)
 
 
 def start_state(options: Mapping[str, Any] | None) -> Any:
