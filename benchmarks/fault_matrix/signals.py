@@ -77,14 +77,15 @@ def ask_to_stop(
         while process.is_alive() and not _hears(asked, process.pid):
             time.sleep(0.001)
     asked_at, work = None, worked(process.pid)
-    with suppress(ProcessLookupError):  # it may have ended
+    try:
         os.kill(process.pid, signal.SIGSTOP)  # so that what it has done is what it had done
-        asked_at = time.monotonic()
-    before = done(run_dir)
-    if asked_at is not None:
+        before = done(run_dir)
         os.kill(process.pid, asked)
+        asked_at = time.monotonic()
         os.kill(process.pid, signal.SIGCONT)
         asked_at = time.monotonic()
+    except ProcessLookupError:  # it ended at one of these lines
+        before = done(run_dir)
     work, seconds = until_end(process, work)
     code, lock = process.exitcode, run_dir / "lock"
     has_begun = lock.is_file() and lock.read_text().strip() == str(process.pid)
