@@ -40,7 +40,7 @@ def count(run, step):
             os.kill(os.getpid(), signal.SIGSTOP)
         stopped = stop_requested()  # listens
         if stopped or number % 8 == 0:  # saves
-            save_checkpoint(folder, number, {"number": number}, 2, run.mark_metrics())
+            save_checkpoint(folder, number, {"number": number}, run.mark_metrics())
         if stopped:
             raise Interrupted(stopped, "stopped")
     run.finish({"number": number})

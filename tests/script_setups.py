@@ -136,7 +136,7 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
             "num_rounds": 2,
         },
     }  # fmt: skip
-    run = RunConfig(run_dir=str(run_dir))
+    run = RunConfig(run_dir=str(run_dir), keep_checkpoints=True)
     return replace(CLASSES[script](run=run, environment=GRID, **parts[script]), **changes)
 
 

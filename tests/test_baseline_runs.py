@@ -79,7 +79,7 @@ CONFIGS = {
 
 
 def placed(config, run_dir, **changes):
-    return replace(config, run=RunConfig(run_dir=str(run_dir)), **changes)
+    return replace(config, run=RunConfig(run_dir=str(run_dir), keep_checkpoints=True), **changes)
 
 
 def outcome(run_dir):

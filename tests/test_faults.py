@@ -120,7 +120,7 @@ def ends(run_dir):
             run.log({"loss": 1.0}, step=2)
             for step in (2, 4):
                 mark = run.mark_metrics()
-                save_checkpoint(run.path("checkpoints"), step, {"step": step}, 2, mark)
+                save_checkpoint(run.path("checkpoints"), step, {"step": step}, mark)
         run.finish({"loss": 1.0})
     return run_dir
 
@@ -129,8 +129,13 @@ def with_text(name, text):
     return lambda run_dir: (run_dir / name).write_text(text)
 
 
-def later(run_dir, step=5, keep=2):
-    save_checkpoint(run_dir / "checkpoints", step, {"step": step}, keep, {"size": 0})
+def later(run_dir, step=5):
+    save_checkpoint(run_dir / "checkpoints", step, {"step": step}, {"size": 0})
+
+
+def copy_of_first(run_dir, step):
+    path = shutil.copytree(run_dir / FIRST, run_dir / f"checkpoints/checkpoint-{step}")
+    write_manifest(path, {"step": step, "metrics": {"size": 0}})
 
 
 FIRST, LAST = "checkpoints/checkpoint-2", "checkpoints/checkpoint-4"
@@ -142,7 +147,7 @@ OLD_LAST = ["-checkpoints/checkpoint-4/manifest.json", "-checkpoints/state after
     (lambda run_dir: shutil.rmtree(run_dir / "checkpoints"), OLD_LAST),
     (lambda run_dir: write_manifest(run_dir / LAST, {"step": 5}), [f"{LAST}/manifest.json"]),
     (with_text(f"{FIRST}/state.json", "{}"), [f"+{FIRST}/manifest.json"]),
-    (lambda run_dir: [later(run_dir, step, 9) for step in (1, 3)], ["+checkpoints/too many"]),
+    (lambda run_dir: [copy_of_first(run_dir, step) for step in (1, 3)], ["+checkpoints/too many"]),
     (with_text("_00000-of-00001.manifest", "{}"), ["_00000-of-00001.manifest"]),
     (with_text("metrics.jsonl", '{"step": 2}\n' * 2), ["_summary.manifest", "metrics.jsonl"]),
     (with_text(".x.tmp", ""), ["+.x.tmp"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from run_setups import Config, start
 
+from lactchain.baselines.state_files import save_checkpoint
 from lactchain.config import settings
 from lactchain.config.parsing import load, parse
 from lactchain.errors import ConfigError, DataError, DiskError
@@ -338,3 +339,30 @@ def test_what_ended_a_run_is_told_though_its_folder_cannot_go(tmp_path, monkeypa
     monkeypatch.chdir(place)
     with pytest.raises(ValueError, match="the fault"), Run.open(".", CONFIG):
         raise ValueError("the fault")
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_finished_run_keeps_its_result_alone_unless_it_is_asked_to(run_dir, keeps, monkeypatch):
+    run_settings = settings.RunConfig(run_dir=str(run_dir), keep_checkpoints=keeps)
+    config = replace(CONFIG, run=run_settings)
+
+    def finish() -> list[str]:
+        with Run.of(config) as run:
+            for step in (2, 4):
+                save_checkpoint(run.path("checkpoints"), step, {"step": step}, run.mark_metrics())
+            run.finish({})
+        return sorted(path.name for path in run_dir.glob("checkpoints/*"))
+
+    monkeypatch.setattr(Run, "_forget_checkpoints", lambda run: None)
+    assert finish() == ["checkpoint-2", "checkpoint-4"]
+    monkeypatch.undo()  # killed between the summary and that
+    Run.of(config).close()
+    assert len([*run_dir.glob("checkpoints/*")]) == (2 if keeps else 0)
+
+
+def test_what_another_has_put_beside_checkpoints_stays_when_they_go(run_dir):
+    with Run.of(replace(CONFIG, run=settings.RunConfig(run_dir=str(run_dir)))) as run:
+        save_checkpoint(run.path("checkpoints"), 2, {"step": 2}, run.mark_metrics())
+        (run_dir / "checkpoints" / "notes.txt").write_text("another's")
+        run.finish({})
+    assert [path.name for path in run_dir.glob("checkpoints/*")] == ["notes.txt"]

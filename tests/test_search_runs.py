@@ -38,7 +38,7 @@ SPACE = SpaceConfig(architectures=[[4], [6, 6]], activations=["tanh", "relu"])
 
 def config(run_dir, **changes):
     base = SearchConfig(
-        run=RunConfig(run_dir=str(run_dir)),
+        run=RunConfig(run_dir=str(run_dir), keep_checkpoints=True),
         environment=SHORT,
         ppo=PPO,
         space=SPACE,

@@ -106,7 +106,7 @@ def test_the_time_limit_of_a_run_holds_for_its_process_group(run_dir, monkeypatc
     given = {}
     state = lambda **kwargs: given.update(kwargs) or SimpleNamespace(num_processes=2)  # noqa: E731
     monkeypatch.setattr(distributed, "timeout", distributed.timeout)
-    monkeypatch.setattr(Run, "open", lambda run_dir, config, **_: run_dir)
+    monkeypatch.setattr(Run, "open", lambda *_, **__: SimpleNamespace(finished=False))
     Run.of(SimpleNamespace(run=RunConfig(run_dir=str(run_dir), timeout_minutes=7)))
     assert training_arguments(TRAINING, run_dir, seed=0).ddp_timeout == 7 * 60
     monkeypatch.setattr("accelerate.PartialState", state)

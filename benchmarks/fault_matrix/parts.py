@@ -5,7 +5,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fault_matrix import configurations, damage, disk, kills, malice, ranks, signals, worlds
+from fault_matrix import (
+    configurations,
+    damage,
+    disk,
+    kills,
+    malice,
+    ranks,
+    signals,
+    surroundings,
+    worlds,
+)
 from fault_matrix.cases import Kind
 from fault_matrix.programs import prepared
 
@@ -26,6 +36,7 @@ PARTS = {
     "malice": (Kind(23, "trap", 40, malice.attacked, MALICE),),
     "power": (Kind(2, "loss", 56, kills.cut),),
     "disk": (Kind(3, "disk", 30, disk.limited),),
+    "surroundings": (Kind(26, "odd", len(surroundings.SURROUNDINGS), surroundings.odd),),
     "configurations": (
         Kind(8, "text", 5, configurations.parse_texts),
         Kind(23, "attack", 5, configurations.parse_attacks),

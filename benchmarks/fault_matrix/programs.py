@@ -53,8 +53,9 @@ class Program:
     shared: Path = Path()
 
     def config(self, run_dir: Path) -> Any:
-        """Its configuration."""
-        return self.make(self.shared, run_dir)
+        """Its configuration; checkpoints stay, so that they can be compared."""
+        config = self.make(self.shared, run_dir)
+        return replace(config, run=replace(config.run, keep_checkpoints=True))
 
     def start(self, run_dir: Path, config: Any = None, **how: Any) -> BaseProcess:
         """A process that runs it; see `processes.start`."""

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT at any time; programs must save, end with 130 or 143, and go on exactly."""
+"""Signals at any time; programs must save, end as they were asked to, and go on exactly."""
 
 import os
 import re
@@ -26,13 +26,13 @@ WITHIN = 10.0
 LATE, SAVING = 0.2, 0.1
 """A run that was asked to stop may end if it does no more than this share of its work, or so many
 CPU seconds, in which it writes its results, which is not cut."""
-AT_ONCE = {signal.SIGTERM: (143, -signal.SIGTERM), signal.SIGINT: (130,)}
-"""Exit codes; a process that has not begun to listen is ended by SIGTERM itself."""
+ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+"""By whoever ends it, a person, a terminal that closes, and a scheduler beforehand."""
 
 
 def stopped(program: Program, number: int, folder: Path) -> Verdict:
     """Stopped once or twice, and then run to its end."""
-    asked, run_dir = (signal.SIGTERM, signal.SIGINT)[number % 2], folder / "run"
+    asked, run_dir = ASKED[number % len(ASKED)], folder / "run"
     chance, notes = Random(f"{program.name} {number}"), Notes(str(folder / "notes"))
     shares = [chance.uniform(0.05, 0.97) for _ in range(chance.choice((1, 1, 2)))]
 
@@ -96,9 +96,11 @@ def ask_to_stop(
         later = [note.place for note in notes.read() if note.time > asked_at]
         is_soon = work <= most and len(later) <= 1 and (run_dir / "summary.json").is_file()
         return before, None if is_soon else bad("deaf", f"went on for {work:.2f} s: {later}")
-    if code == -signal.SIGTERM and has_begun:
+    if code == -asked and has_begun:
         return before, bad(f"exit {code}", "though it had begun, and could have saved")
-    return before, None if code in (0, *AT_ONCE[asked]) else program.verdict(run_dir, code)
+    # A process that has not begun to listen is ended by the signal itself.
+    is_expected = code in (0, 128 + asked, -asked)
+    return before, None if is_expected else program.verdict(run_dir, code)
 
 
 def _hears(asked: signal.Signals, pid: int) -> bool:

@@ -196,7 +196,7 @@ def evolve(problem: Problem, seed: int, trials: Trials) -> Clock:
     while not clock.is_over:
         if time.monotonic() > trials.deadline:
             state = {"evolution": evolution.state_dict(), "clock": asdict(clock)}
-            save_checkpoint(folder, evolution.number, state, keep=1, metrics={})
+            save_checkpoint(folder, evolution.number, state, metrics={})
             raise OutOfTime
         generation = evolution.advance()
         best = max(generation.members, key=lambda m: np.nan_to_num(m.fitness, nan=-1e9))

@@ -15,26 +15,29 @@ MOST_KEPT = 30_000
 """Entries of an array or a list; longer ones are data, such as a table of prices."""
 
 _SIMPLE = frozenset((bool, int, float, str, type(None)))
+_Place = tuple[str, dict[str, Any], str]
+"""Its key, the attributes among which it is, and its name there."""
 
 
 class Kept:
     """Looks where a world may keep something; found once, since every episode asks."""
 
     def __init__(self, env: gym.Env) -> None:
-        self._layers = [*_layers(env)]
+        self._layers = {f"{n} {type(e).__name__}": vars(e) for n, e in enumerate(_layers(env))}
         self._size = 0
-        self._places: list[tuple[str, dict[str, Any], str | None, list[str]]] = []
+        self._places: list[_Place] = []
+        self._parts: list[tuple[str, dict[str, Any], str]] = []
         self._made = self.now()
 
     def now(self) -> dict[str, Any]:
         """Copies of it by layer and name."""
-        if (size := sum(len(vars(layer)) for layer in self._layers)) != self._size:
-            self._size, self._places = size, [*self._found()]
+        if (size := sum(map(len, self._layers.values()))) != self._size:
+            self._size = size
+            self._find()
         return {
-            f"{place}.{name}": _copy(attributes[name])
-            for place, attributes, names in self._held()
-            for name in names
-            if name in attributes
+            key: value if type(value := held[name]) in _SIMPLE else _copy(value)
+            for key, held, name in self._held()
+            if name in held
         }
 
     def changed(self, held: dict[str, Any]) -> dict[str, Any]:
@@ -49,25 +52,31 @@ class Kept:
     def put_back(self, changed: dict[str, Any]) -> None:
         """Makes the world keep this, and else what it was made with."""
         self.now()
-        held = {place: attributes for place, attributes, _ in self._held()}
+        held = self._layers | self._inside()
         for key, value in (self._made | changed).items():
             place, name = key.rsplit(".", 1)
             if place in held and not _alike(_copy(held[place].get(name)), value):
                 held[place][name] = _copy(value)
 
-    def _held(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-        for place, attributes, part, names in self._places:
-            yield place, attributes if part is None else _inner(attributes.get(part)), names
+    def _held(self) -> list[_Place]:
+        inside = self._inside()
+        return self._places + [
+            (f"{p}.{name}", held, name) for p, held in inside.items() for name in held
+        ]
 
-    def _found(self) -> Iterator[tuple[str, dict[str, Any], str | None, list[str]]]:
-        """Place, attributes of its layer, the object in them if any, and names in that."""
-        for depth, layer in enumerate(self._layers):
-            place, attributes = f"{depth} {type(layer).__name__}", vars(layer)
-            yield place, attributes, None, [n for n, v in attributes.items() if _is_kept(v)]
-            for name, part in attributes.items():
-                inner = _inner(part)
-                if inner and all(map(_is_kept, inner.values())):
-                    yield f"{place}.{name}", attributes, name, [*inner]
+    def _inside(self) -> dict[str, dict[str, Any]]:
+        """Attributes of objects within layers, which may be other objects by now."""
+        return {place: _inner(held.get(name)) for place, held, name in self._parts}
+
+    def _find(self) -> None:
+        self._places, self._parts = [], []
+        for place, held in self._layers.items():
+            for name, value in held.items():
+                key, inner = f"{place}.{name}", _inner(value)
+                if _is_kept(value):
+                    self._places.append((key, held, name))
+                elif inner and all(map(_is_kept, inner.values())):
+                    self._parts.append((key, held, name))
 
 
 def _layers(env: gym.Env) -> Iterator[gym.Env]:

@@ -154,10 +154,11 @@ def make_numeric_env(id: str, num_envs: int, /, **kwargs: Any) -> VectorEnv:
     """Copies of an environment for agents: resumable, continuous actions within [-1, 1].
 
     Raises:
-        ConfigError: there is no such environment, it does not take these arguments, or the actions
-            have no bounds.
+        ConfigError: there is no such environment, it is one of texts, it does not take these
+            arguments, or the actions have no bounds.
     """
-    find_env(id)
+    if find_env(id).id not in gym.registry:
+        raise ConfigError(f"environment.id: {id} is played in words; expected a Gymnasium id")
     try:
         envs = make_vector_env(id, num_envs, **kwargs)
         if not hasattr(envs.unwrapped, "get_state"):

@@ -207,8 +207,6 @@ class LoopConfig(Bounded):
     """Greedy episodes of each evaluation, from the same seeds for every member every time."""
     save_every_steps: AtLeast0 = 10_000
     """Steps between checkpoints, so many a kill can cost; 0: only when the run is asked to stop."""
-    keep_checkpoints: AtLeast1 = 2
-    """Checkpoints to keep; older ones go when a newer one is verified."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

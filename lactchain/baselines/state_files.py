@@ -46,9 +46,9 @@ def load_state(directory: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(
-    folder: Path, step: int, state: Mapping[str, Any], keep: int, metrics: Mapping[str, Any]
+    folder: Path, step: int, state: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> None:
-    """Writes a state into `folder/checkpoint-STEP`; all but the `keep` newest of the run go then.
+    """Writes a state into `folder/checkpoint-STEP`; older ones of the run go then.
 
     Args:
         metrics: what `Run.mark_metrics` found, for the manifest.
@@ -59,7 +59,7 @@ def save_checkpoint(
     checkpoint = folder / f"checkpoint-{step}"
     clear_place(checkpoint)
     save_state(checkpoint, state, {"step": step, "metrics": metrics})
-    prune_checkpoints(folder, keep)
+    prune_checkpoints(folder)
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:

@@ -155,8 +155,8 @@ class Training:
             "logged": self._logged,
             "episodes": self._episodes,
         }
-        folder, keep = self.run.path("checkpoints"), self.loop.keep_checkpoints
-        save_checkpoint(folder, self.steps, state, keep, self.run.mark_metrics())
+        folder = self.run.path("checkpoints")
+        save_checkpoint(folder, self.steps, state, self.run.mark_metrics())
 
     def resume(self) -> None:
         """Goes on from the newest checkpoint of this run that is whole, if there is one."""

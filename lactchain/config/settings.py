@@ -63,11 +63,13 @@ class RunConfig(Bounded):
     """auto: continue where the folder stands; never: refuse a folder that holds a run; must:
     refuse a folder that holds none."""
     threads: AtLeast1 | None = 1
-    """CPU threads of each process. Null: as many as there are cores for it, which pays for models
-    that are not tiny. Resuming is bit-exact for one thread."""
+    """CPU threads of each process. Null: one for each core, which pays for models that are not
+    tiny. Resuming is bit-exact for one thread."""
     timeout_minutes: Positive = 30.0
-    """How long one of several processes waits for the others: longer than it takes to load a model,
-    to write a result, or to make one file of episodes or pairs."""
+    """How long one of several processes waits for the others, who may be loading a model, writing
+    a result, or making a file of episodes or pairs."""
+    keep_checkpoints: bool = False
+    """Keep them, with the optimiser's moments, also when the run is finished."""
     report_to: list[str] = field(default_factory=list)
     """Trackers beside the local metrics.jsonl, which is always written: wandb, trackio,
     tensorboard."""
@@ -287,21 +289,19 @@ class CriticConfig(ModelConfig):
     gamma: PositiveShare | None = 0.99
     """Discount, in (0, 1]. Null: follows from the world."""
     discount_per: Literal["action", "chain"] = "action"
-    """What one factor of gamma stands for: a primitive action (semi-Markov return), or a whole
-    chain as in the founding document."""
+    """What gamma counts: actions (semi-Markov return), or chains as in the founding document."""
     trace: Share = 1.0
     """λ of the returns that values are fitted to: of what follows a decision this share is as it
     came, and the rest the value of the state it led to. 1: returns as played; below, less of their
     luck, and more of the critic's own error."""
     frozen: bool = False
-    """Leave the encoder as it is: the head that is solved for on its features is all that is new,
-    and no gradient step is taken."""
+    """Leave the encoder as it is, and only solve for the head on its features."""
     pooling: Literal["last", "mean"] | None = None
     """Token whose embedding is read: the last one, as SFR-Embedding-Mistral, or the mean. Null: as
     the encoder's folder says (`modules.json`), the last where it says nothing."""
     instruction: str | None = None
-    """Task that the encoder is told before each text, as SFR-Embedding-Mistral was trained:
-    `Instruct: {instruction}`, a line break, `Query: {text}`; null: none."""
+    """Task before each text, as SFR-Embedding-Mistral was trained: `Instruct: {instruction}`, a
+    line break, `Query: {text}`; null: none."""
     max_length: AtLeast1 = 512
     """Longest text, in tokens, instruction included; what is longer loses its beginning."""
 

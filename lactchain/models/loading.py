@@ -39,7 +39,7 @@ from lactchain.models.weight_files import (
 
 log = logging.getLogger(__name__)
 
-MOST_LAYERS = 10_000
+MOST_LAYERS = 1_000
 """Of any model; one that claims more would be built without end."""
 
 SMALL_MODEL_BYTES = 1 << 30

@@ -7,7 +7,7 @@ whatever its script puts there, and `summary.json`, written last: a folder with 
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,7 @@ from lactchain.runs.folder import (
 )
 from lactchain.runs.process import refuse_unless_inexact
 from lactchain.runs.progress import nothing_under_way
+from lactchain.storage.checkpoints import prune_checkpoints
 from lactchain.storage.files import (
     append_json_lines,
     disk_errors,
@@ -59,18 +60,24 @@ class Run(AbstractContextManager["Run"]):
         id: equal for runs of equal configuration (but for harmless fields). It stands in
             `environment.json`, and in the manifest of all that is written into the folder, so that
             nothing of another run is taken for this one's.
+        keeps_checkpoints: whether those in it stay when it is finished.
     """
 
     def __init__(self, directory: Path, run_id: str, lock: IO[str] | None) -> None:
         self.directory = directory
         self.id = run_id
+        self.keeps_checkpoints = True
         self._lock = lock
 
     @classmethod
     def of(cls, config: Any) -> "Run":
         """Opens the folder that the config of a script names in `config.run`; see `open`."""
         distributed.timeout = timedelta(minutes=config.run.timeout_minutes)
-        return cls.open(config.run.run_dir, config, resume=config.run.resume)
+        run = cls.open(config.run.run_dir, config, resume=config.run.resume)
+        run.keeps_checkpoints = config.run.keep_checkpoints
+        if run.finished and distributed.is_main():
+            run._forget_checkpoints()  # a kill came between the summary and this
+        return run
 
     @classmethod
     def open(cls, run_dir: str | Path, config: Any, *, resume: str = "auto") -> "Run":
@@ -155,8 +162,19 @@ class Run(AbstractContextManager["Run"]):
                     sync_file(path)
             beside = {path.name: describe(path.read_bytes()) for path in told}
             write_with_manifest(self.directory / "summary.json", content, {"beside": beside})
+            self._forget_checkpoints()
         distributed.barrier()
         self.close()
+
+    def _forget_checkpoints(self) -> None:
+        """Removes what nobody goes on from any more, several times as large as the result."""
+        folder = self.directory / "checkpoints"
+        if self.keeps_checkpoints or not folder.is_dir() or folder.is_symlink():
+            return
+        with disk_errors(folder):
+            prune_checkpoints(folder, keep=0)
+            with suppress(OSError):  # what somebody else has put there stays
+                folder.rmdir()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Appends a record of a step to `metrics.jsonl`; NaN and infinities become null."""

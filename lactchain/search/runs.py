@@ -28,8 +28,6 @@ from lactchain.search.evolution import Evolution, Generation, Species, ancestors
 from lactchain.search.members import join
 from lactchain.storage.files import append_json_lines, write_json_lines
 
-KEEP_CHECKPOINTS = 2
-
 
 def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
     """Generations until the target of a `SearchConfig` is met, or all are done; the summary."""
@@ -45,8 +43,7 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
                 save_best(run, config.environment, evolution.champion)
             # Last: what is done again writes the rest again.
             folder, state = run.path("checkpoints"), evolution.state_dict()
-            mark = run.mark_metrics()
-            save_checkpoint(folder, evolution.number, state, KEEP_CHECKPOINTS, mark)
+            save_checkpoint(folder, evolution.number, state, run.mark_metrics())
             step.at(evolution.number)
             if run.told_to_end:
                 break

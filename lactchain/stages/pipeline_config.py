@@ -71,9 +71,6 @@ class RunPipelineConfig(Bounded):
     selection: SelectionConfig | None = None
     """How rounds are compared, so that one that is worse than the best before it is undone; null:
     none is undone."""
-    keep_checkpoints: bool = False
-    """Keep the checkpoints of finished stages, with the optimiser's moments; false: their result
-    alone stays."""
     num_rounds: AtLeast1 = 4
     """Rounds at most."""
     learning_rate_decay: PositiveShare = 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -97,7 +96,6 @@ class Rounds:
         stage = replace(cloning(self.config, self.actor), run=self._stage("warm_start"))
         with full_keys("warm_start"):
             self._take_actor(stage, train_bc.main(stage))
-        self._forget_moments(stage.run)
 
     def require_chains(self) -> None:
         """Asks an actor that was not cloned for some completions, before anything is paid for.
@@ -202,7 +200,6 @@ class Rounds:
         )
         with full_keys("critic"):
             self.results.critic_summaries.append(train_critic.main(stage))
-        self._forget_moments(stage.run)
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
     def train_actor(self, number: int) -> bool:
@@ -219,7 +216,6 @@ class Rounds:
         try:
             with full_keys("simpo"):
                 self._take_actor(stage, train_simpo.main(stage))
-            self._forget_moments(stage.run)
             return True
         except NoPairsError as error:
             if error.agree and self.actor.temperature:
@@ -266,11 +262,6 @@ class Rounds:
         else:
             self.actor = replace(self.actor, model=str(folder), adapter=None)
         self.results.actor_summaries.append(summary)
-
-    def _forget_moments(self, run: RunConfig) -> None:
-        """Removes the checkpoints of a finished stage, which are several times its weights."""
-        if distributed.is_main() and not self.config.keep_checkpoints:
-            shutil.rmtree(Path(run.run_dir) / "checkpoints", ignore_errors=True)
 
     def _stage(self, name: str) -> RunConfig:
         """The run folder of a stage that begins; its seed differs from stage to stage."""

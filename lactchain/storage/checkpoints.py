@@ -37,7 +37,7 @@ def latest_checkpoint(directory: str | Path) -> Path | None:
     return None
 
 
-def prune_checkpoints(directory: str | Path, keep: int) -> None:
+def prune_checkpoints(directory: str | Path, keep: int = 2) -> None:
     """Removes checkpoints older than the `keep` newest ones that verify.
 
     Call it when a new manifest is written: nothing goes before something newer is known to be
