@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,3 +255,12 @@ def test_no_text_of_others_commands_a_terminal_and_no_line_fills_it(tmp_path):
         _, err = process.communicate(timeout=60)
     assert not set("\x1b\x9b\x07") & set(err), ascii(err)
     assert "red" in err and "title" in err and max(map(len, err.splitlines())) < 2100
+
+
+def test_letters_that_a_console_does_not_have_show_escaped():
+    code = "from lactchain.runs.console import guard_streams; guard_streams(); print('é · ❄')"
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    shown = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | plain, capture_output=True, check=True
+    )
+    assert shown.stdout == rb"\xe9 \xb7 \u2744" + b"\n"

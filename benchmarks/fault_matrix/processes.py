@@ -51,7 +51,7 @@ def _main(
     command: list[str], log: Path, before: Callable[[], Any] | None, variables: dict[str, str]
 ) -> None:
     os.environ.update(variables)
-    sys.stdout = sys.stderr = open(log, "a")  # noqa: SIM115
+    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = open(log, "a")  # noqa: SIM115
     os.dup2(sys.stdout.fileno(), 1)
     os.dup2(sys.stdout.fileno(), 2)
     gc.freeze()

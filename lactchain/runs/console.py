@@ -54,6 +54,8 @@ def guard_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
+            if hasattr(stream, "reconfigure"):  # letters that a console does not have show escaped
+                stream.reconfigure(errors="backslashreplace")
             setattr(sys, name, Unfailing(stream))
 
 
