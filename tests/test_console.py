@@ -258,9 +258,11 @@ def test_no_text_of_others_commands_a_terminal_and_no_line_fills_it(tmp_path):
 
 
 def test_letters_that_a_console_does_not_have_show_escaped():
-    code = "from lactchain.runs.console import guard_streams; guard_streams(); print('é · ❄')"
+    code = (
+        "from lactchain.runs.console import guard_streams; guard_streams(); print('\\xe9\\u2744')"
+    )
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     shown = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | plain, capture_output=True, check=True
     )
-    assert shown.stdout == rb"\xe9 \xb7 \u2744" + b"\n"
+    assert shown.stdout == rb"\xe9\u2744" + b"\n"
