@@ -23,7 +23,7 @@ from lactchain.storage.files import append_json_lines, read_json_lines
 
 WITHIN = 10.0
 """Seconds until a process has ended, without those that it waited for a processor."""
-LATE, SAVING = 0.2, 0.1
+LATE, SAVING = 0.2, 0.25
 """A run that was asked to stop may end if it does no more than this share of its work, or so many
 CPU seconds, in which it writes its results, which is not cut."""
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -98,8 +98,8 @@ def ask_to_stop(
         return before, None if is_soon else bad("deaf", f"went on for {work:.2f} s: {later}")
     if code == -asked and has_begun:
         return before, bad(f"exit {code}", "though it had begun, and could have saved")
-    # A process that has not begun to listen is ended by the signal itself.
-    is_expected = code in (0, 128 + asked, -asked)
+    # A process that has not begun to listen is ended by the signal itself, or by Python.
+    is_expected = code in (0, 128 + asked, -asked) or (code == 1 and not has_begun)
     return before, None if is_expected else program.verdict(run_dir, code)
 
 

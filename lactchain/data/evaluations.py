@@ -69,7 +69,7 @@ class StateValues:
     def rho(self) -> float:
         """Spearman's rank correlation of both; NaN where one of them does not vary."""
         with np.errstate(invalid="ignore"):
-            return float(np.corrcoef(_ranks(self.critic), _ranks(self.exact))[0, 1])
+            return float(np.corrcoef(ranks(self.critic), ranks(self.exact))[0, 1])
 
     def where(self, chosen: Sequence[bool]) -> "StateValues":
         """The values of some of the states; N flags say which."""
@@ -148,7 +148,7 @@ def read_episodes(path: str | Path) -> list[EpisodeResult]:
     return _read(path, lambda fields: [EpisodeResult(**episode) for episode in fields["episodes"]])
 
 
-def _ranks(values: Sequence[float]) -> np.ndarray:
+def ranks(values: Sequence[float]) -> np.ndarray:
     """Ranks of N values from 1; those that are equal share their mean rank."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     return (sizes.cumsum() - (sizes - 1) / 2)[group]

@@ -1,0 +1,147 @@
+"""Judges critics, or anything else that gives states numbers, by what a policy's states are worth.
+
+Reads an actor and critics; writes RUN/states.json (what each state reads like, and its exact value,
+so that others can bring numbers for them), RUN/judgement.json with figures and intervals, and
+RUN/judgement.svg. Where the model of the world is known the values are exact, of the actor under
+constrained decoding; elsewhere each of some start states is played over and over.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lactchain.config.bounds import AtLeast1, Bounded, PositiveShare
+from lactchain.config.settings import EnvironmentConfig, RunConfig, SamplerConfig, check
+from lactchain.data.episodes import sampled_starts
+from lactchain.data.exact_values import can_enumerate
+from lactchain.data.rollouts import Rollouts
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.views import lists_states
+from lactchain.errors import ConfigError
+from lactchain.runs import distributed
+from lactchain.runs.console import console, plain, table
+from lactchain.runs.run import Run
+from lactchain.stages.running import BatchSettings, place_of, stage
+from lactchain.storage.files import to_json
+from lactchain.storage.results import result_of
+from lactchain.types import Critic
+
+REWARD = "reward:"
+SHOWN = ("r2", "rho", "rho_within", "pairs_right", "slope")
+
+
+@dataclass(frozen=True)
+class JudgeConfig(Bounded):
+    """Whose numbers, and by which policy's values."""
+
+    run: RunConfig = RunConfig(run_dir="runs/judge")
+    environment: EnvironmentConfig = EnvironmentConfig()
+    actor: SamplerConfig = SamplerConfig(decoding="constrained")
+    """The policy whose values count: that which played the episodes of a critic, if it is to be
+    judged by what it has learnt."""
+    critics: tuple[str, ...] = ()
+    """Folders of critics, or of runs with one; JSON files `{values: [...]}` of a number for each
+    state of RUN/states.json; `reward:FOLDER`, a model of transformers with one label. None:
+    states.json alone is written."""
+    num_candidates: AtLeast1 = 16
+    """Completions of the actor to each state, of which those that differ are compared."""
+    num_replays: AtLeast1 = 32
+    """Plays of a start state, where values are not known exactly."""
+    num_starts: AtLeast1 = 128
+    """Start states that are replayed there."""
+    num_envs: AtLeast1 = 256
+    """Episodes played side by side."""
+    gamma: PositiveShare = 0.99
+    """Discount of an action, for numbers that bring none of their own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(len(set(self.critics)) == len(self.critics), "critics", "each once", self.critics)
+
+
+def main(config: JudgeConfig) -> dict[str, Any]:
+    """Judges; returns the figures of each critic."""
+    batches = [BatchSettings("num_envs", "actor.max_new_tokens")]
+    with stage("Judgement", config, batches, closing=_show) as begun:
+        if begun.is_open:
+            begun.finish(judge_critics(config, begun.run))
+    return begun.summary
+
+
+def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
+    """The figures of all critics, which it also writes."""
+    from lactchain.models.actor import LanguageActor
+    from lactchain_extras.judging import judge_by_replays
+
+    rollouts = Rollouts(config.environment, config.num_envs)
+    env = rollouts.env
+    if not lists_states(env):
+        told = config.environment.id
+        raise ConfigError(f"environment.id: expected a world that lists states, got {told}")
+    critics = {name: open_critic(name, env, config.gamma) for name in config.critics}
+    actor = LanguageActor.from_config(config.actor, env.grammar)
+    if env.history == 1 and can_enumerate(env) and config.actor.decoding == "constrained":
+        figures = _by_model(config, run, critics, actor, env)
+    else:
+        starts = sampled_starts(env, config.num_starts, "reported")
+        figures = judge_by_replays(
+            critics, actor, rollouts, starts, config.num_replays, config.run.seed
+        )
+    if distributed.is_main():
+        run.path("judgement.json").write_text(to_json(figures, indent=2))
+    return {
+        f"{name}/{figure}": found[figure]
+        for name, found in figures.items()
+        for figure in SHOWN
+        if figure in found
+    }
+
+
+def _by_model(
+    config: JudgeConfig, run: Run, critics: dict[str, Critic], actor: Any, env: LanguageEnv
+) -> dict[str, dict[str, Any]]:
+    from lactchain_extras.explorer.plots import line_chart
+    from lactchain_extras.judging import Numbers, Yardstick, judge
+
+    count, seed = config.num_candidates, config.run.seed
+    yardstick = Yardstick.of(actor, env, run.path("policy"), count, seed)
+    if not distributed.is_main():
+        return {}
+    nothing = Numbers({text: 0.0 for s in yardstick.states for text in env.texts(s)}, config.gamma)
+    exact = yardstick.against(nothing)[0].exact
+    columns = zip(yardstick.states, yardstick.texts, exact, strict=True)
+    states = [{"state": s, "text": text, "value": value} for s, text, value in columns]
+    content = {"gamma": config.gamma, "states": states}
+    run.path("states.json").write_text(to_json(content, indent=1))
+    figures = {name: judge(critic, yardstick) for name, critic in critics.items()}
+    lines = {
+        name: ([part["from"] for part in found["by_margin"]],
+               [part["pairs_right"] for part in found["by_margin"]])
+        for name, found in figures.items()
+    }  # fmt: skip
+    if lines:
+        chart = line_chart("pairs put in order", lines, "better by at least")
+        run.path("judgement.svg").write_text(str(chart))
+    return figures
+
+
+def open_critic(name: str, env: LanguageEnv, gamma: float) -> Critic:
+    """What a name of `JudgeConfig.critics` stands for; `DataError` where there is none."""
+    from lactchain.models.critic import EmbeddingCritic
+    from lactchain_extras.judging import RewardModel, read_numbers
+
+    if name.startswith(REWARD):
+        return RewardModel(Path(name.removeprefix(REWARD)), gamma)
+    if name.endswith(".json"):
+        return read_numbers(Path(name), env, gamma)
+    return EmbeddingCritic.load(result_of(name, "critic"))
+
+
+def _show(config: JudgeConfig, summary: dict[str, Any]) -> None:
+    rows = [
+        {"critic": name} | {figure: summary.get(f"{name}/{figure}") for figure in SHOWN}
+        for name in config.critics
+    ]
+    if rows:
+        table("By what the policy's states are worth", rows)
+    console.print(plain(f"everything is in {place_of(config)}"), soft_wrap=True)

@@ -1,0 +1,207 @@
+"""Critics are judged by the policy's own values: of states, and of the chains in them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import other_worlds  # noqa: F401  - registers them
+import pytest
+import torch
+from script_setups import GRID, build_weights
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from lactchain.config.settings import RunConfig, SamplerConfig
+from lactchain.data.rollouts import Rollouts
+from lactchain.environments.language import make_language_env
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.actor import LanguageActor
+from lactchain.types import Discount
+from lactchain_extras.judging import Numbers, Yardstick, judge, judge_by_replays, without_luck
+from lactchain_extras.stages import judge as stage
+
+pytestmark = pytest.mark.extras
+GAMMA = 0.9
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A folder with an untrained actor and encoder."""
+    folder = tmp_path_factory.mktemp("weights")
+    build_weights(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def yardstick(weights, tmp_path_factory):
+    """Of an untrained actor in the 2x2 grid."""
+    env, settings = make_language_env(GRID), sampler(weights)
+    actor = LanguageActor.from_config(settings, env.grammar)
+    return Yardstick.of(actor, env, tmp_path_factory.mktemp("policy"), count=8, seed=0)
+
+
+def sampler(weights):
+    actor = str(weights / "actor")
+    return SamplerConfig(actor, dtype="float32", decoding="constrained", max_new_tokens=25)
+
+
+def numbers(yardstick, values):
+    """A critic that says these of the states."""
+    env = yardstick.env
+    pairs = zip(yardstick.states, values, strict=True)
+    return Numbers({text: float(v) for state, v in pairs for text in env.texts(state)}, GAMMA)
+
+
+def exact(yardstick):
+    return np.array(yardstick.against(numbers(yardstick, [0.0] * len(yardstick.states)))[0].exact)
+
+
+def test_the_exact_critic_is_right_in_everything_and_its_negative_in_nothing(yardstick):
+    best = judge(numbers(yardstick, exact(yardstick)), yardstick)
+    assert best["num_states"] == 48 and best["num_pairs"] > 100
+    for name in ("r2", "rho", "slope", "rho_within", "pairs_right"):
+        assert best[name] == pytest.approx(1.0), name
+    assert [part["pairs_right"] for part in best["by_margin"]] == [1.0] * 4
+    turned = judge(numbers(yardstick, -exact(yardstick)), yardstick)
+    assert turned["rho"] == pytest.approx(-1) and turned["slope"] == pytest.approx(-1)
+    assert turned["pairs_right"] < 0.5
+
+
+def test_a_shrunk_critic_keeps_the_order_of_states_and_its_slope_says_how_much(yardstick):
+    values = exact(yardstick)
+    shrunk = judge(numbers(yardstick, values.mean() + (values - values.mean()) / 4), yardstick)
+    assert shrunk["rho"] == pytest.approx(1) and shrunk["slope"] == pytest.approx(4)
+    assert shrunk["r2"] == pytest.approx(1 - (3 / 4) ** 2)
+
+
+def test_a_critic_that_says_the_same_of_all_is_worth_nothing(yardstick):
+    same = judge(numbers(yardstick, [0.0] * 48), yardstick)
+    assert np.isnan(same["rho"]) and np.isnan(same["slope"]) and same["r2"] <= 0
+
+
+def test_what_a_candidate_is_worth_is_what_its_play_earns_and_leads_to(yardstick):
+    """Played action by action in the world itself, beside the model's arrays."""
+    known = numbers(yardstick, exact(yardstick))
+    _, scores, worth = yardstick.against(known)
+    np.testing.assert_allclose(scores, worth, atol=1e-6)
+    env, completions = make_language_env(GRID), yardstick.completions
+    for row, column, expected in zip(yardstick.rows, yardstick.columns, worth, strict=True):
+        env.reset(options={"state": yardstick.states[row]})
+        text, reward, terminated, _, info = env.step(completions[column])
+        rewards, discount = info["rewards"], Discount(GAMMA)
+        earned = sum(GAMMA**j * r for j, r in enumerate(rewards)) + reward - sum(rewards)
+        after = 0.0 if terminated else float(known.values([text])[0])
+        assert earned + discount.after(len(rewards)) * after == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_critic_of_chains_is_asked_for_the_candidates_themselves(yardstick):
+    _, _, worth = yardstick.against(numbers(yardstick, exact(yardstick)))
+    asked = [
+        (yardstick.texts[row], yardstick.completions[column])
+        for row, column in zip(yardstick.rows, yardstick.columns, strict=True)
+    ]
+    known = dict(zip(asked, worth, strict=True))
+
+    class OfChains(Numbers):
+        def values(self, observations, actions=None):
+            return np.array([known[pair] for pair in zip(observations, actions, strict=True)])
+
+    told = judge(OfChains({}, GAMMA, mode="action_value"), yardstick)
+    assert told["pairs_right"] == told["rho_within"] == pytest.approx(1)
+    assert told["rho"] > 0.8
+
+
+def test_a_reward_model_says_of_a_text_what_transformers_says(weights, tmp_path, yardstick):
+    tokenizer = AutoTokenizer.from_pretrained(weights / "actor")
+    for labels in (2, 1):
+        model = AutoModelForSequenceClassification.from_pretrained(
+            weights / "actor", num_labels=labels, pad_token_id=tokenizer.pad_token_id
+        )
+        model.save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+        if labels == 2:
+            with pytest.raises(DataError, match="expected a model with one label, got 2"):
+                stage.open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
+    critic = stage.open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
+    texts = yardstick.texts[:3]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    with torch.inference_mode():
+        expected = model.eval()(**batch).logits[:, 0].numpy()
+    np.testing.assert_allclose(critic.values(texts), expected, atol=1e-5)
+
+
+def test_pairs_and_ranks_within_a_state_are_counted_by_hand(yardstick, monkeypatch):
+    rows = np.array([0, 0, 0, 1, 1, 2, 2])
+    true = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 7.0, 7.0])
+    found = np.array([1.0, 3.0, 2.0, 6.0, 6.0, 8.0, 9.0])
+    beside = yardstick.against(numbers(yardstick, range(48)))[0]
+    monkeypatch.setattr(Yardstick, "against", lambda *_: (beside, found, true))
+    told = judge(None, replace(yardstick, rows=rows, columns=rows))
+    # State 0 has two of three pairs right and ρ = .5, state 1 a tie; in state 2 all is the same.
+    assert (told["num_pairs"], told["pairs_right"]) == (4, 2.5 / 4)
+    assert told["rho_within"] == pytest.approx((0.5 + 0.0) / 2)
+    assert [part["from"] for part in told["by_margin"]] == [1.0, 1.0, 1.0, 2.0]
+
+
+def test_luck_of_plays_is_taken_off():
+    draws = np.random.default_rng(0)
+    values = draws.normal(size=40_000)
+    returns = values[:, None] + 3 * draws.normal(size=(40_000, 4))
+    told = without_luck(values, returns)
+    assert told["share_not_luck"] == pytest.approx(1 / (1 + 9 / 4), abs=0.03)
+    assert told["r2"] == pytest.approx(1, abs=0.05) and told["rho"] == pytest.approx(1, abs=0.05)
+    noisy = without_luck(values + draws.normal(size=40_000), returns)
+    assert noisy["r2"] == pytest.approx(0, abs=0.1)
+    assert noisy["rho"] == pytest.approx(2**-0.5, abs=0.06)
+    assert np.isnan(without_luck(values, np.zeros((40_000, 4)))["r2"])
+
+
+def test_replays_come_to_what_the_model_says(weights, yardstick):
+    rollouts = Rollouts(replace(GRID, max_chains=60), 256)  # no play is cut
+    actor = LanguageActor.from_config(sampler(weights), rollouts.env.grammar)
+    known = {"exact": numbers(yardstick, exact(yardstick))}
+    told = judge_by_replays(known, actor, rollouts, yardstick.states, 24, seed=1)["exact"]
+    assert (told["num_states"], told["num_replays"]) == (48, 24)
+    assert told["rho"] > 0.8 and told["r2"] > 0.7
+
+
+def settings(weights, run_dir, **changes):
+    base = stage.JudgeConfig(
+        run=RunConfig(run_dir=str(run_dir)),
+        environment=GRID,
+        actor=sampler(weights),
+        num_candidates=4,
+        num_starts=8,
+        num_replays=2,
+    )
+    return replace(base, **changes)
+
+
+def test_numbers_that_others_bring_are_judged_and_refused_where_they_are_none(weights, tmp_path):
+    stage.main(settings(weights, tmp_path / "states"))
+    listed = json.loads((tmp_path / "states/states.json").read_text())
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"values": [state["value"] for state in listed["states"]]}))
+    config = settings(weights, tmp_path / "run", critics=(str(mine),))
+    told = stage.main(config)
+    assert told[f"{mine}/r2"] == pytest.approx(1) and told[f"{mine}/rho"] == pytest.approx(1)
+    judged = json.loads((tmp_path / "run/judgement.json").read_text())
+    assert judged[str(mine)]["r2"] == told[f"{mine}/r2"]
+    assert "<svg" in (tmp_path / "run/judgement.svg").read_text()
+    assert stage.main(config) == told  # done, and not done again
+    for number, content in enumerate(([1.0], [True] * 48, {"a": 1}, ["1"] * 48, [1e999] * 48)):
+        mine.write_text(json.dumps({"values": content}))
+        with pytest.raises(DataError, match="expected values: a list of 48 numbers"):
+            stage.main(replace(config, run=RunConfig(run_dir=str(tmp_path / f"bad{number}"))))
+
+
+def test_without_constrained_decoding_start_states_are_replayed(weights, tmp_path):
+    free = replace(sampler(weights), decoding="free")
+    config = settings(weights, tmp_path / "run", actor=free)
+    assert stage.main(config) == {}
+    assert not (tmp_path / "run/states.json").exists()
+
+
+def test_a_world_that_lists_no_states_is_refused(weights, tmp_path):
+    world = replace(GRID, id="others/Blackjack-v0", template=None, kwargs={}, max_chain_length=1)
+    with pytest.raises(ConfigError, match="expected a world that lists states"):
+        stage.main(settings(weights, tmp_path / "run", environment=world))
