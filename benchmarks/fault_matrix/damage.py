@@ -275,7 +275,7 @@ def is_named(file: Path, run_dir: Path, text: str) -> bool:
 
     That is by the whole path, or, of the models and data that a run reads, by the setting.
     """
-    names = {file, *file.parent.glob(f"{file.stem}.*")}
+    names = {file, *file.parent.glob(f"{file.stem.removeprefix('_')}.*")}
     if file.parent != run_dir:
         names.add(file.parent)
     is_there = any(re.search(rf"{re.escape(str(name))}($|[\s:;,/)])", text) for name in names)
@@ -330,7 +330,7 @@ def _is_found_out(file: Path) -> bool:
     folder = next((p for p in file.parents if (p / MANIFEST).is_file()), None)
     try:
         if file.suffix == ".manifest":
-            described = next(p for p in file.parent.glob(f"{file.stem}.*") if p != file)
+            described = next(file.parent.glob(f"{file.stem.removeprefix('_')}.*"))
             return not read_with_manifest(described)[2]
         if manifest_beside(file).is_file():
             return not read_with_manifest(file)[2]

@@ -24,10 +24,17 @@ from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import Digest, differing, digest, whole
 from fault_matrix.processes import ended, last_line, log_of, said, start, to_end, wait_until, worked
 from lactchain.config.parsing import dump
-from lactchain.config.settings import ActorConfig, CollectConfig, PreferenceConfig, RunConfig
+from lactchain.config.settings import (
+    ActorConfig,
+    CollectConfig,
+    PreferenceConfig,
+    RunConfig,
+    SamplerConfig,
+)
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.stages.train_mc import TrainMCConfig
+from lactchain_extras.stages.judge import JudgeConfig
 
 COLLECT = CollectConfig(num_episodes=32, num_envs=16, shard_size=8)
 PREFERENCES = PreferenceConfig(num_states=32, num_candidates=4, states_per_shard=8)
@@ -110,6 +117,12 @@ def values(config_class: type, shared: Path, run_dir: Path) -> Any:
     )
 
 
+def judged(shared: Path, run_dir: Path) -> Any:
+    """States of an actor, beside whose values nobody's are judged."""
+    actor = SamplerConfig(str(shared / "actor"), decoding="constrained", max_new_tokens=8)
+    return JudgeConfig(run=RunConfig(run_dir=str(run_dir)), environment=GRID, actor=actor)
+
+
 def agent(config: Any, _: Path, run_dir: Path) -> Any:
     return replace(config, run=RunConfig(run_dir=str(run_dir)))
 
@@ -128,6 +141,7 @@ def language(shared: Path, run_dir: Path) -> Any:
 
 MAKERS: dict[str, Callable[[Path, Path], Any]] = {
     **{name: partial(stage, name) for name in (*STAGES, "run_pipeline")},
+    "judge": judged,
     "train_mc": partial(values, TrainMCConfig),
     "train_ilql": partial(values, TrainILQLConfig),
     **{f"train_{name}": partial(agent, config) for name, config in AGENTS.items()},

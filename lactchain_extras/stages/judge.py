@@ -2,8 +2,8 @@
 
 Reads an actor and critics; writes RUN/states.json (what each state reads like, and its exact value,
 so that others can bring numbers for them), RUN/judgement.json with figures and intervals, and
-RUN/judgement.svg. Where the model of the world is known the values are exact, of the actor under
-constrained decoding; elsewhere each of some start states is played over and over.
+RUN/pairs_in_order.svg. Where the model of the world is known the values are exact, of the actor
+under constrained decoding; elsewhere each of some start states is played over and over.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,8 @@ from lactchain.runs import distributed
 from lactchain.runs.console import console, plain, table
 from lactchain.runs.run import Run
 from lactchain.stages.running import BatchSettings, place_of, stage
-from lactchain.storage.files import to_json
+from lactchain.storage.files import atomic_write, to_json
+from lactchain.storage.manifests import write_with_manifest
 from lactchain.storage.results import result_of
 from lactchain.types import Critic
 
@@ -88,7 +89,7 @@ def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
             critics, actor, rollouts, starts, config.num_replays, config.run.seed
         )
     if distributed.is_main():
-        run.path("judgement.json").write_text(to_json(figures, indent=2))
+        _write(run.path("judgement.json"), figures)
     return {
         f"{name}/{figure}": found[figure]
         for name, found in figures.items()
@@ -111,8 +112,7 @@ def _by_model(
     exact = yardstick.against(nothing)[0].exact
     columns = zip(yardstick.states, yardstick.texts, exact, strict=True)
     states = [{"state": s, "text": text, "value": value} for s, text, value in columns]
-    content = {"gamma": config.gamma, "states": states}
-    run.path("states.json").write_text(to_json(content, indent=1))
+    _write(run.path("states.json"), {"gamma": config.gamma, "states": states})
     figures = {name: judge(critic, yardstick) for name, critic in critics.items()}
     lines = {
         name: ([part["from"] for part in found["by_margin"]],
@@ -121,8 +121,12 @@ def _by_model(
     }  # fmt: skip
     if lines:
         chart = line_chart("pairs put in order", lines, "better by at least")
-        run.path("judgement.svg").write_text(str(chart))
+        atomic_write(run.path("pairs_in_order.svg"), str(chart))
     return figures
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    write_with_manifest(path, to_json(content, indent=1).encode(), {})
 
 
 def open_critic(name: str, env: LanguageEnv, gamma: float) -> Critic:
