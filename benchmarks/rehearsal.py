@@ -83,6 +83,7 @@ STAGES = (
         "train_critic", {**EPISODES, "training.num_epochs": 4, "training.save_every_updates": 4},
         dtypes=("actor.dtype", "critic.dtype"), killed_at=CHECKPOINT,
     ),
+    Stage("judge", {"num_starts": 16, "num_replays": 4}),
     Stage("make_preferences", PAIRS, killed_at="pairs/*.parquet"),
     Stage("train_simpo", {**PAIRS, **FEW}, killed_at=CHECKPOINT),
     Stage("train_mc", FEW, killed_at=CHECKPOINT),

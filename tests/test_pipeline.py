@@ -197,6 +197,7 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
         evaluation=replace(config.evaluation, num_starts=24),
         selection=SelectionConfig(num_starts=24),
         num_rounds=4,
+        run=RunConfig(run_dir=str(run_dir)),
     )
     summary = run_here("run_pipeline", config)
     assert (summary["num_rounds"], summary["round"]) == (2, 0)
