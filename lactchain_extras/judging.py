@@ -69,12 +69,16 @@ class RewardModel:
 
     mode, discount_per = "value", "action"
 
-    def __init__(self, folder: Path, gamma: float) -> None:
+    def __init__(self, model: str, gamma: float) -> None:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        self.gamma = gamma
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        self._model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        from lactchain.models.loading import readable
+        from lactchain.models.places import resolve_weights
+
+        self.gamma, folder = gamma, resolve_weights(model)
+        with readable(folder, "expected a reward model that was saved with its tokenizer"):
+            self._tokenizer = AutoTokenizer.from_pretrained(folder)
+            self._model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
         if self._model.config.num_labels != 1:
             labels = self._model.config.num_labels
             raise DataError(f"{folder}: expected a model with one label, got {labels}")

@@ -121,6 +121,9 @@ def test_a_reward_model_says_of_a_text_what_transformers_says(weights, tmp_path,
         if labels == 2:
             with pytest.raises(DataError, match="expected a model with one label, got 2"):
                 stage.open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
+    for nothing in (tmp_path / "nowhere", "/etc"):
+        with pytest.raises(DataError, match=str(nothing)):
+            stage.open_critic(f"reward:{nothing}", yardstick.env, GAMMA)
     critic = stage.open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
     texts = yardstick.texts[:3]
     batch = tokenizer(texts, return_tensors="pt", padding=True)

@@ -135,7 +135,7 @@ def open_critic(name: str, env: LanguageEnv, gamma: float) -> Critic:
     from lactchain_extras.judging import RewardModel, read_numbers
 
     if name.startswith(REWARD):
-        return RewardModel(Path(name.removeprefix(REWARD)), gamma)
+        return RewardModel(name.removeprefix(REWARD), gamma)
     if name.endswith(".json"):
         return read_numbers(Path(name), env, gamma)
     return EmbeddingCritic.load(result_of(name, "critic"))
