@@ -250,10 +250,8 @@ def judge_by_replays(
 
 def without_luck(found: np.ndarray, returns: np.ndarray) -> dict[str, Any]:
     """Figures of values (S,) beside returns (S, R) of plays; NaN where luck explains them all."""
-    means, noise = (
-        returns.mean(axis=1),
-        float(returns.var(axis=1, ddof=1).mean() / returns.shape[1]),
-    )
+    means = returns.mean(axis=1)
+    noise = float(returns.var(axis=1, ddof=1).mean() / returns.shape[1])
     variance = float(means.var(ddof=1)) - noise
     error = float(np.square(found - means).mean()) - noise
     share = variance / (variance + noise) if variance > 0 else np.nan

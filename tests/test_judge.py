@@ -204,6 +204,12 @@ def test_without_constrained_decoding_start_states_are_replayed(weights, tmp_pat
     assert not (tmp_path / "run/states.json").exists()
 
 
+@pytest.mark.parametrize("name", ["num_replays", "num_starts"])
+def test_of_a_single_play_or_start_nobody_can_tell_luck(name):
+    with pytest.raises(ValueError, match=f"{name}: expected at least 2"):
+        stage.JudgeConfig(**{name: 1})
+
+
 def test_a_world_that_lists_no_states_is_refused(weights, tmp_path):
     world = replace(GRID, id="others/Blackjack-v0", template=None, kwargs={}, max_chain_length=1)
     with pytest.raises(ConfigError, match="expected a world that lists states"):

@@ -98,9 +98,9 @@ def ask_to_stop(
         return before, None if is_soon else bad("deaf", f"went on for {work:.2f} s: {later}")
     if code == -asked and has_begun:
         return before, bad(f"exit {code}", "though it had begun, and could have saved")
-    # A process that has not begun to listen is ended by the signal itself, or by Python.
-    is_expected = code in (0, 128 + asked, -asked) or (code == 1 and not has_begun)
-    return before, None if is_expected else program.verdict(run_dir, code)
+    # A process that has not begun to listen is ended by the signal itself, or Ctrl-C by Python.
+    early = {-asked, 1} if asked == signal.SIGINT and not has_begun else {-asked}
+    return before, None if code in {0, 128 + asked, *early} else program.verdict(run_dir, code)
 
 
 def _hears(asked: signal.Signals, pid: int) -> bool:

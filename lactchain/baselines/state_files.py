@@ -48,7 +48,7 @@ def load_state(directory: Path) -> dict[str, Any]:
 def save_checkpoint(
     folder: Path, step: int, state: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> None:
-    """Writes a state into `folder/checkpoint-STEP`; older ones of the run go then.
+    """Writes a state into `folder/checkpoint-STEP`; all but the two newest of the run go.
 
     Args:
         metrics: what `Run.mark_metrics` found, for the manifest.

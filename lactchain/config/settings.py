@@ -69,7 +69,7 @@ class RunConfig(Bounded):
     """How long one of several processes waits for the others, who may be loading a model, writing
     a result, or making a file of episodes or pairs."""
     keep_checkpoints: bool = False
-    """Keep them, with the optimiser's moments, also when the run is finished."""
+    """Keep checkpoints, with the optimiser's moments, when the run is finished."""
     report_to: list[str] = field(default_factory=list)
     """Trackers beside the local metrics.jsonl, which is always written: wandb, trackio,
     tensorboard."""

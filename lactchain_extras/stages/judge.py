@@ -8,9 +8,9 @@ under constrained decoding; elsewhere each of some start states is played over a
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from lactchain.config.bounds import AtLeast1, Bounded, PositiveShare
+from lactchain.config.bounds import AtLeast1, Bound, Bounded, PositiveShare
 from lactchain.config.settings import EnvironmentConfig, RunConfig, SamplerConfig, check
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.exact_values import can_enumerate
@@ -46,9 +46,9 @@ class JudgeConfig(Bounded):
     states.json alone is written."""
     num_candidates: AtLeast1 = 16
     """Completions of the actor to each state, of which those that differ are compared."""
-    num_replays: AtLeast1 = 32
+    num_replays: Annotated[int, Bound(at_least=2)] = 32
     """Plays of a start state, where values are not known exactly."""
-    num_starts: AtLeast1 = 128
+    num_starts: Annotated[int, Bound(at_least=2)] = 128
     """Start states that are replayed there."""
     num_envs: AtLeast1 = 256
     """Episodes played side by side."""
