@@ -277,3 +277,11 @@ def test_a_setting_that_names_a_pipe_or_a_device_is_refused_and_not_read(tmp_pat
         place.symlink_to(pipe)
     with pytest.raises(DataError, match=f"{key}: {place}: expected .*, got a pipe or device"):
         look_up(NAMING[key](str(place)))
+
+
+def test_an_adapter_is_no_model_and_names_its_base(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    with pytest.raises(DataError, match=r"expected a model, got an adapter; .*org/base.*adapter"):
+        resolve_weights(tmp_path)
+    (tmp_path / "config.json").write_text("{}")  # merged, with the adapter left beside it
+    assert resolve_weights(tmp_path) == tmp_path

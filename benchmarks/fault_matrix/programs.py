@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import training_setups
-from script_setups import GRID, STAGES, build_weights, config_of
+from script_setups import GRID, LORA, STAGES, build_weights, config_of
 from test_baseline_runs import CONFIGS as AGENTS
 from test_language_search import language_search
 from test_search_runs import DQN, PPO
@@ -40,7 +40,8 @@ COLLECT = CollectConfig(num_episodes=32, num_envs=16, shard_size=8)
 PREFERENCES = PreferenceConfig(num_states=32, num_candidates=4, states_per_shard=8)
 EVALUATION = EvaluationConfig(num_envs=48, num_samples=16)
 SMALL = {"collect": COLLECT, "preferences": PREFERENCES, "evaluation": EVALUATION}
-INPUTS = ("actor", "encoder", "episodes")
+INPUTS = ("actor", "encoder", "adapter", "episodes")
+MADE = (("make_offline_data", "trajectories", "episodes"), ("train_bc_adapter", "actor", "adapter"))
 BEGIN, FINISHED = "about to begin", "finished"
 MOMENTS = ("quarter", "half", "three quarters", FINISHED, BEGIN)
 
@@ -106,6 +107,15 @@ def stage(name: str, shared: Path, run_dir: Path) -> Any:
     return replace(config, critic=critic, simpo=simpo, evaluation=EVALUATION)
 
 
+def with_adapters(name: str, shared: Path, run_dir: Path) -> Any:
+    """A stage that trains adapters; SimPO goes on with that of `prepared`."""
+    config = stage(name, shared, run_dir)
+    if name == "train_critic":
+        return replace(config, critic=replace(config.critic, lora=LORA))
+    adapter = None if name == "train_bc" else str(shared / "adapter")
+    return replace(config, actor=replace(config.actor, adapter=adapter, lora=LORA))
+
+
 def values(config_class: type, shared: Path, run_dir: Path) -> Any:
     """Values of tokens, from the episodes of `prepared`."""
     return config_class(
@@ -150,19 +160,25 @@ MAKERS: dict[str, Callable[[Path, Path], Any]] = {
     "search_tpe": partial(searched, {"method": "tpe", "ppo": PPO}),
     "search_language": language,
 }
+ADAPTED = ("train_bc", "train_critic", "train_simpo")
 PROGRAMS = {
     name: Program(name, "search" if name.startswith("search") else name, make)
     for name, make in MAKERS.items()
+} | {
+    f"{name}_adapter": Program(f"{name}_adapter", name, partial(with_adapters, name))
+    for name in ADAPTED
 }
 
 
 def prepared(shared: Path, names: Iterable[str] | None = None) -> dict[str, Program]:
-    """Programs of these names (None: all), with an untrained actor and encoder, and episodes."""
-    if not (shared / "episodes").exists():
+    """Programs of these names (None: all), with models, an adapter and episodes for them."""
+    if not (shared / "adapter").exists():
         build_weights(shared)
-        maker, run_dir = replace(PROGRAMS["make_offline_data"], shared=shared), shared / "offline"
-        end_with(0, maker.start(run_dir), run_dir)
-        (run_dir / "trajectories").rename(shared / "episodes")
+        for name, made, where in MADE:
+            maker, run_dir = replace(PROGRAMS[name], shared=shared), shared / "made" / name
+            run_dir.parent.mkdir(exist_ok=True)
+            end_with(0, maker.start(run_dir), run_dir)
+            (run_dir / made).rename(shared / where)
     chosen = (p for p in PROGRAMS.values() if names is None or p.name in names)
     return {program.name: replace(program, shared=shared) for program in chosen}
 

@@ -10,7 +10,7 @@ from lactchain.config.shipped import CONFIGS
 from lactchain.config.shipped import settings as shipped_settings
 from lactchain.config.yaml_texts import load
 from lactchain.errors import DataError
-from lactchain.storage.files import follow
+from lactchain.storage.files import follow, read_json
 
 WEIGHTS_FOLDER = Path("weights")
 """Where `lactchain prepare_weights` puts models, seen from the working directory."""
@@ -24,6 +24,7 @@ def resolve_weights(model: str | Path) -> Path:
         _refuse_gguf(folder)
         if folder.is_dir():
             _check_plain(folder)
+            _refuse_adapter(folder)
             return folder
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -43,6 +44,16 @@ def _refuse_gguf(path: Path) -> None:
         raise DataError(
             f"{files[0]}: expected a folder of safetensors, got a GGUF file; convert it: lactchain "
             f"prepare_weights --gguf '[{files[0]}]', which makes {WEIGHTS_FOLDER / files[0].stem}"
+        )
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """An adapter is not a model, and says on which one it was trained."""
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+        raise DataError(
+            f"{folder}: expected a model, got an adapter; give its base as the model ({base}), and "
+            "this folder as actor.adapter, or as critic.checkpoint where it is a critic"
         )
 
 
