@@ -26,7 +26,6 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from baseline_measurements import ZOO_PUBLISHED  # noqa: E402
 from baselines import PUBLISHED_RETURNS  # noqa: E402
 from random_models import SHAPES  # noqa: E402
-from search_race.agents import CARTPOLE  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 CLASSIC = {"train_cql", "train_ddpg", "train_dqn", "train_ppo"}  # no language model, one size
@@ -174,18 +173,6 @@ def test_the_smaller_card_makes_the_same_updates():
         return replace(whole, run=RunConfig(), actor=actor, **stages)
 
     assert as_one("gridworld_mistral7b_24gb") == as_one("gridworld_mistral7b")
-
-
-def test_the_search_on_cartpole_has_the_settings_of_the_race():
-    config, agent, race = load("search/cartpole"), CARTPOLE.subject, CARTPOLE
-    evolutions = (replace(c.evolution, num_generations=1) for c in (config, race))
-    assert len({*map(repr, evolutions)}) == 1
-    assert config.trials.num_episodes == race.evolution.num_episodes
-    assert config.trials.steps_per_trial == race.trial_steps
-    assert config.trials.steps_per_report == race.report_steps
-    assert replace(config.space, tunables=[]) == replace(race.space, tunables=[])
-    assert (config.ppo.num_envs, config.ppo.num_steps) == (agent.num_envs, agent.num_steps)
-    assert (config.environment, config.target) == (race.world, race.target)
 
 
 ANSWERING = BatchSettings("evaluation.num_envs", "actor.max_new_tokens")
