@@ -44,8 +44,10 @@ def unpack(text: str) -> dict[str, list]:
 class GridRun:
     """Writes the folder; what is in it can be computed again from its attributes."""
 
-    def __init__(self, directory: Path, hostile: bool = False, skill: float = 0.95) -> None:
-        self.directory, self.draw = directory, np.random.default_rng(0)
+    def __init__(
+        self, directory: Path, hostile: bool = False, skill: float = 0.95, seed: int = 0
+    ) -> None:
+        self.directory, self.draw, self.seed = directory, np.random.default_rng(0), seed
         self.skill = SKILL | {2: skill}
         self.env = make_language_env(CONFIG)
         self.model = tabular_model(self.env.env)
@@ -63,8 +65,9 @@ class GridRun:
 
     def _write(self, hostile: bool) -> None:
         environment = {"environment": vars(CONFIG)}
-        summary = {"seed": 0, "num_pairs": 9, "num_env_steps": 4321, "round": 2}
-        write_run(self.directory, {"run": {"seed": 0}} | environment, 3, summary)
+        summary = {"seed": self.seed, "num_pairs": 9, "num_env_steps": 4321, "round": 2}
+        summary |= {"critic_r2": 0.9 - self.seed / 10}
+        write_run(self.directory, {"run": {"seed": self.seed}} | environment, 3, summary)
         write_run(self.directory / "warm_start", environment, 20, {"loss": 0.5})
         for number in SKILL:
             if number:

@@ -10,6 +10,7 @@ from lactchain.data.preferences import DROP_REASONS
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import Trajectory
 from lactchain_extras.explorer.answer_tables import Ways, played_rows, recorded_rows
+from lactchain_extras.explorer.beside import episodes_beside
 from lactchain_extras.explorer.rollout_tables import (
     States,
     Vocabulary,
@@ -17,17 +18,22 @@ from lactchain_extras.explorer.rollout_tables import (
     episode_row,
     step_rows,
 )
+from lactchain_extras.explorer.summary import chosen_round
 from lactchain_extras.explorer.tables import Columns, Row, as_columns
 from lactchain_extras.explorer.worth import Worth
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The tables of a page by name; its episodes, one for each row; how many the run has."""
+    """The tables of a page by name; its episodes, one for each row; how many the run has.
+
+    Behind them come some of other runs; `left_out` says which of these are not there.
+    """
 
     tables: Mapping[str, Columns]
     trajectories: Sequence[Trajectory]
     num_episodes: int
+    left_out: str = ""
 
     def row_of(self, trajectory: Trajectory) -> int | None:
         """The row of an episode; None where it is not in the sample."""
@@ -39,7 +45,8 @@ def contents(
     view: RunView, beside: Sequence[RunView] = (), shown: Iterable[Trajectory] = ()
 ) -> Contents:
     """What a run folder holds, the episodes `shown` in any case; curves and results of others."""
-    states, vocabulary, ways = States(view.picture), Vocabulary(view.directory), Ways(view.env)
+    states, ways, runs = States(view.picture), Ways(view.env), [view, *beside]
+    vocabularies = [Vocabulary(run.directory) for run in runs]
     # The run itself without its rounds, whose pairs it might count as its own.
     parts = {"": RunView(view.directory), **view.stages}
     worth = {number: _worth(view, number) for number in dict.fromkeys(map(round_of, parts))}
@@ -48,12 +55,16 @@ def contents(
     played, num_episodes = chosen_episodes(
         [(name, parts[name], worth[round_of(name)]) for name in told], shown
     )
+    others, left_out = episodes_beside(runs, [_worth(run, chosen_round(run)) for run in runs])
     answers, candidates = recorded_rows(view, states, ways)
-    runs = [view, *beside]
     rows = {
-        "episodes": (episode_row(episode, states) for episode in played),
-        "steps": (row for episode in played for row in step_rows(episode, states, vocabulary)),
-        "answers": answers or played_rows(view, states, vocabulary, worth),
+        "episodes": (episode_row(episode, states) for episode in (*played, *others)),
+        "steps": (
+            row
+            for episode in (*played, *others)
+            for row in step_rows(episode, states, vocabularies[episode.run])
+        ),
+        "answers": answers or played_rows(view, states, vocabularies[0], worth),
         "candidates": candidates,
         "pairs": _pairs(parts, states, ways),
         "dropped": _dropped(parts),
@@ -66,7 +77,7 @@ def contents(
         "states": states.rows,  # last: the others have told which there are
     }
     tables = {name: as_columns(name, those) for name, those in rows.items()}
-    return Contents(tables, [episode.trajectory for episode in played], num_episodes)
+    return Contents(tables, [episode.trajectory for episode in played], num_episodes, left_out)
 
 
 def _worth(view: RunView, number: int | None) -> Worth:

@@ -19,7 +19,7 @@ from lactchain.runs.console import plain
 VENDOR = ("preact.umd.js", "preact_hooks.umd.js", "htm.umd.js", "uPlot.iife.min.js")
 APP = (
     "data.js", "scene.js", "parts.js", "charts.js", "episodes.js", "states.js", "pairs.js",
-    "critic.js", "tokens.js", "curves.js", "search.js", "app.js",
+    "critic.js", "tokens.js", "curves.js", "compare.js", "search.js", "app.js",
 )  # fmt: skip
 # A page that is passed on has to keep them; Apache's is long and known: where it stands will do.
 LICENCES = {"Preact": "preact", "uPlot": "uplot"}

@@ -16,6 +16,7 @@ from lactchain.config.parsing import to_yaml
 from lactchain.data.preferences import DROP_REASONS
 from lactchain.inspection.run_view import RunView, open_run
 from lactchain.storage.files import atomic_write
+from lactchain_extras.comparing import settings
 from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.contents import Contents, contents
 from lactchain_extras.explorer.markup import assets, environment, static
@@ -27,6 +28,9 @@ from lactchain_extras.explorer.tables import pack
 COMPARED = {
     "success": ("success_rate_after", "last/success_rate", "success_rate"),
     "return": ("last/episode_return", "episode_return"),
+    "critic's R²": ("critic_r2",),
+    "critic's ρ": ("critic_rho",),
+    "pairs": ("num_pairs",),
     "environment steps": ("num_env_steps",),
     "CPU-seconds": ("time/cpu_seconds",),
 }
@@ -36,7 +40,8 @@ LEARNT += [["rollout/episode_return"], ["train/loss"]]
 SAMPLED = "A sample of {asked:,} of {of:,} start states, in all rounds."
 MOST_MARKS = 9
 """Rounds that are named below the chart of the first screen."""
-SCREENS = ["summary", "states", "episodes", "pairs", "critic", "tokens", "curves", "search", "run"]
+SCREENS = ["summary", "states", "episodes", "pairs", "critic", "tokens", "curves", "compare"]
+SCREENS += ["search", "run"]
 
 
 def write_report(
@@ -115,6 +120,8 @@ def _embedded(
         "compared": [[name, [_compared(run, name) for run in runs]] for name in COMPARED],
         "reasons": DROP_REASONS,
         "sample": _sample(view, held),
+        "left_out": held.left_out,
+        "settings": settings(runs),
         "asked": SAMPLED.format(**asked) if asked.get("sampled") else "",
         "references": [  # what others reach with classic agents, beside a learning curve
             {"label": f"zoo's {name}, {steps} steps: {mean:g} ± {spread:g}", "mean": mean}

@@ -72,12 +72,13 @@ class Vocabulary:
 
 
 class Played(NamedTuple):
-    """An episode: its stage, its place there, and by what its completions are valued."""
+    """An episode: its stage, its place there, by what its completions are valued, whose it is."""
 
     stage: str
     number: int
     trajectory: Trajectory
     worth: Worth
+    run: int = 0
 
 
 def chosen_episodes(
@@ -103,7 +104,7 @@ def succeeded(trajectory: Trajectory) -> bool:
 def _sample(everything: list[Played], shown: Collection[int]) -> list[Played]:
     """As many as a page may hold, failures first, the others evenly spread; in their order."""
     told: set[str] = set()
-    weights = [_weight(played.trajectory, told) for played in everything]
+    weights = [weight(played.trajectory, told) for played in everything]
     if sum(weights) <= MAX_BYTES:
         return everything
     won = [succeeded(played.trajectory) for played in everything]
@@ -118,7 +119,7 @@ def _sample(everything: list[Played], shown: Collection[int]) -> list[Played]:
     return [everything[n] for n in sorted(set(kept))]
 
 
-def _weight(trajectory: Trajectory, told: set[str]) -> int:
+def weight(trajectory: Trajectory, told: set[str]) -> int:
     """About the bytes that an episode adds to a page, which holds each text once."""
     texts = {*trajectory.observations, *(action.text for action in trajectory.actions)} - told
     told |= texts
@@ -131,6 +132,7 @@ def episode_row(played: Played, states: States) -> Row:
     trajectory, infos = played.trajectory, played.trajectory.infos
     ended = "ended" if trajectory.terminated else "cut off"
     return {
+        "run": played.run,
         "stage": played.stage,
         "round": round_of(played.stage),
         "number": played.number,

@@ -14,7 +14,7 @@ from typing import Any
 Row = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Any]]
 COLUMNS = {
-    "episodes": "stage round number policy outcome episode_return num_steps num_actions "
+    "episodes": "run stage round number policy outcome episode_return num_steps num_actions "
     "num_invalid num_bumps loop start_state end_state end_text",
     "steps": "state prompt completion tokens probabilities cut executed rewards reward bumped way "
     "invalid value advantage",

@@ -5,9 +5,10 @@ const SCREENS = [
   ["states", "States", StatesScreen, () => tables.answers.length],
   ["episodes", "Episodes", EpisodesScreen, () => tables.episodes.length],
   ["pairs", "Pairs", PairsScreen, () => tables.pairs.length],
-  ["critic", "Critic", CriticScreen, () => valuedRows().length || tables.steps.column("value").some((value) => value != null)],
+  ["critic", "Critic", CriticScreen, () => valuedRows().length || ownSteps("value").some((value) => value != null)],
   ["tokens", "Token values", TokensScreen, () => tables.tokens.length],
-  ["curves", "Curves", CurvesScreen, () => curveKeys().length || facts.runs.length > 1],
+  ["curves", "Curves", CurvesScreen, () => curveKeys().length],
+  ["compare", "Compare", CompareScreen, () => facts.runs.length > 1 || sidesOf().length > 1],
   ["search", "Search", SearchScreen, () => tables.members.length],
   ["run", "Run", RunScreen, () => true],
 ];
@@ -76,7 +77,7 @@ function App() {
 
 function badge(id) {
   const counts = { states: "answers", episodes: "episodes", pairs: "pairs" };
-  const count = id === "states" ? new Set(tables.answers.column("state")).size : counts[id] ? tables[counts[id]].length : 0;
+  const count = id === "states" ? new Set(tables.answers.column("state")).size : id === "episodes" ? rowsWith("episodes", "run", 0).length : counts[id] ? tables[counts[id]].length : 0;
   return count ? html` <small>${number(count)}</small>` : "";
 }
 

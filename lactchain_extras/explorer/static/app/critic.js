@@ -106,9 +106,9 @@ function Calibration({ points, reference }) {
 
 /** Where nothing is exact: values of the steps against what followed. */
 function CriticByReturns() {
-  const known = tables.steps.column("value").reduce((count, v) => count + (v != null), 0);
+  const known = ownSteps("value").reduce((count, v) => count + (v != null), 0);
   if (!known) return html`<${Empty}>No values lie in this folder: neither a critic's beside exact ones, nor of the episodes' states.<//>`;
-  const advantages = tables.steps.column("advantage").filter((v) => v != null);
+  const advantages = ownSteps("advantage").filter((v) => v != null);
   return html`<section class="screen"><p>${number(known)} completions have a value; how they compare with what followed:</p>
     <div class="charts"><${Histogram} title="advantages" values=${advantages} xLabel="what followed less the value" /></div></section>`;
 }

@@ -32,9 +32,7 @@ function CurvesScreen() {
   const [band, setBand] = useState(facts.runs.length > 2);
   const matching = keys.filter((key) => key.toLowerCase().includes(filter.toLowerCase()));
   const shown = picked.length ? picked : filter ? matching.slice(0, 12) : keys.filter((key) => rankOf(key) < 99).slice(0, 9).concat(keys.filter((key) => rankOf(key) === 99)).slice(0, 9);
-  if (!keys.length) return html`<${Runs} />`;
   return html`<section class="screen" aria-label="curves">
-    <${Runs} />
     <div class="filters">
       <${Field} label="find" type="search" hint="a metric" value=${filter} onInput=${setFilter} />
       <label class="field"><span>smoothing</span><input id="smoothing" type="range" min="0" max="0.99" step="0.01" value=${weight} onInput=${(event) => setWeight(Number(event.target.value))} /> ${weight.toFixed(2)}</label>
@@ -43,7 +41,7 @@ function CurvesScreen() {
       <span class="count">${number(keys.length)} metrics; drag in a chart to zoom, double-click to go back</span>
     </div>
     <details class="keys"><summary>choose metrics</summary><div class="chips">${matching.map((key) => html`<${Toggle} label=${visible(key)} on=${picked.includes(key)} onChange=${(on) => pick(on ? [...picked, key] : picked.filter((other) => other !== key))} />`)}</div></details>
-    ${facts.runs.length < 2 && html`<p class="muted" id="beside">Another run beside this one, such as another seed: <code>lactchain report RUN --beside '[OTHER_RUN]'</code></p>`}
+    ${facts.runs.length < 2 && html`<p class="muted" id="beside">Another run beside this one, such as another seed, here and in Compare: <code>lactchain report RUN --beside '[OTHER_RUN]'</code></p>`}
     ${filter && !matching.length && html`<p class="empty" id="no-metric">Nothing found: no metric has “${visible(filter)}” in its name.</p>`}
     <div class="charts curves">${shown.map((key) => html`<${Metric} key=${key} name=${key} weight=${weight} log=${log} band=${band} />`)}</div>
   </section>`;
@@ -98,29 +96,4 @@ function bandOf(runs, stage, colour, weight) {
   const at = (step) => values.map((known) => known.get(step));
   const label = (what) => named(`${what} of ${lines.length}`, stage);
   return [{ label: label("mean"), colour, x, y: x.map((s) => mean(at(s))), low: x.map((s) => Math.min(...at(s))), high: x.map((s) => Math.max(...at(s))), lowLabel: label("lowest"), highLabel: label("highest") }];
-}
-
-/** Several runs side by side: how far they came in each round, and from which states they fail. */
-function Runs() {
-  if (facts.runs.length < 2) return null;
-  const rounds = tables.results.values("round");
-  const rate = (run, round) => {
-    const rows = rowsWith("results", "run", run).filter((row) => tables.results.at("round", row) === round);
-    return rows.length ? { won: rows.reduce((sum, row) => sum + tables.results.at("success", row), 0), of: rows.length } : null;
-  };
-  return html`<h3>Runs side by side</h3><div class="scroll"><table id="runs"><thead><tr><th>run</th>${facts.compared.map(([name]) => html`<th class="number">${name}</th>`)}${rounds.map((r) => html`<th class="number">${roundName(r)}</th>`)}</tr></thead>
-    <tbody>${facts.runs.map((name, run) => html`<tr><th><${Text} text=${name} /></th>${facts.compared.map(([figure, values]) => html`<td class="number">${figure === "success" ? percent(values[run]) : number(values[run])}</td>`)}${rounds.map((r) => { const found = rate(run, r); return html`<td class="number">${found ? `${percent(found.won / found.of)} of ${number(found.of)}` : "–"}</td>`; })}</tr>`)}</tbody></table></div>
-    <${Differences} rounds=${rounds} />`;
-}
-
-/** Start states that one run solves and another does not, in the last round of each. */
-function Differences({ rounds }) {
-  const last = facts.runs.map((_, run) => {
-    const known = rowsWith("results", "run", run), round = known.length ? Math.max(...known.map((row) => tables.results.at("round", row) ?? 0)) : null;
-    return new Map(known.filter((row) => (tables.results.at("round", row) ?? 0) === round).map((row) => [tables.results.at("state", row), tables.results.at("success", row)]));
-  });
-  const states = [...last[0].keys()].filter((s) => last.every((l) => l.has(s)) && new Set(last.map((l) => l.get(s))).size > 1);
-  if (!last[0].size) return null;
-  return html`<details id="differences"><summary>${number(states.length)} of ${number(last[0].size)} start states end differently</summary><table><thead><tr><th>start state</th>${facts.runs.map((name) => html`<th>${name}</th>`)}</tr></thead>
-    <tbody>${states.slice(0, 200).map((s) => html`<tr><td><${Go} to="states" with=${{ state: s }}>${stateLabel(s)}<//></td>${last.map((l) => html`<td><${Outcome} outcome=${l.get(s) ? "solved" : "failed"} /></td>`)}</tr>`)}</tbody></table></details>`;
 }

@@ -94,6 +94,11 @@ function rowsWith(table, name, value) {
   return grouped.get(key).get(value) || [];
 }
 
+/** A column of the completions of this run; those of other runs come behind. */
+function ownSteps(name) {
+  return tables.steps.column(name).slice(0, index.firstSteps[rowsWith("episodes", "run", 0).length]);
+}
+
 function stepsOf(episode) {
   const first = index.firstSteps[episode];
   return Array.from({ length: index.firstSteps[episode + 1] - first }, (_, n) => first + n);

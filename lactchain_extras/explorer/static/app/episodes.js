@@ -33,7 +33,7 @@ function startLabel(row) {
   return state == null ? clipped(tables.steps.at("prompt", index.firstSteps[row]), 60) : clipped(stateLabel(state), 60);
 }
 
-const NO_FILTER = { round: "all", stage: "all", outcome: "all", invalid: false, loop: false, bumps: false, least: "", most: "", low: "", high: "", text: "", start: "all" };
+const NO_FILTER = { run: "0", round: "all", stage: "all", outcome: "all", invalid: false, loop: false, bumps: false, least: "", most: "", low: "", high: "", text: "", start: "all" };
 
 /** What of a filter is set. */
 function changedFields(filter) {
@@ -45,6 +45,7 @@ function filterEpisodes(filter) {
   const { episodes, steps } = tables, kept = [];
   const tests = [];
   const equal = (name, wanted) => { if (wanted !== "all") { const ok = episodes.where(name, (value) => String(value) === String(wanted)); tests.push((row) => ok[row]); } };
+  equal("run", filter.run);
   equal("round", filter.round);
   equal("outcome", filter.outcome === "failed" ? "all" : filter.outcome);
   equal("start_state", filter.start);
@@ -96,6 +97,7 @@ function EpisodesScreen({ wanted }) {
   const rounds = tables.episodes.values("round"), stages = [...new Set(tables.episodes.values("stage").map(stageKind))];
   return html`<section class="screen" aria-label="episodes">
     <div class="filters">
+      ${facts.runs.length > 1 && html`<${Choice} id="filter-run" label="run" value=${filter.run} onChange=${set("run")} options=${[["all", "all"], ...facts.runs.map((name, run) => [String(run), visible(name)])]} />`}
       <${Choice} id="filter-round" label="round" value=${filter.round} onChange=${set("round")} options=${[["all", "all"], ...rounds.map((r) => [String(r), roundName(r)])]} />
       <${Choice} id="filter-stage" label="played in" value=${filter.stage} onChange=${set("stage")} options=${[["all", "all"], ...stages.map((s) => [s, s])]} />
       <${Choice} id="filter-outcome" label="ending" value=${filter.outcome} onChange=${set("outcome")} options=${[["all", "all"], ["failed", "failed"], ["solved", "solved"], ["ended", "ended elsewhere"], ["cut off", "cut off"]]} />
@@ -108,7 +110,7 @@ function EpisodesScreen({ wanted }) {
       <${Field} label="to" type="number" width="5em" hint="most" value=${filter.high} onInput=${set("high")} />
       <${Field} label="text" type="search" width="14em" hint="in prompts, completions" value=${filter.text} onInput=${set("text")} />
       ${filter.start !== "all" && html`<${Toggle} label=${`from ${clipped(stateLabel(Number(filter.start)), 40)} ×`} on=${true} onChange=${() => set("start")("all")} />`}
-      <span class="count" id="episode-count">${number(rows.length)} of ${number(tables.episodes.length)}</span>
+      <span class="count" id="episode-count">${number(rows.length)} of ${number(filter.run === "all" ? tables.episodes.length : rowsWith("episodes", "run", Number(filter.run)).length)}</span>
       <button class="link" onClick=${() => { setFilter(NO_FILTER); setSort(null); }}>clear</button>
       <${Csv} table="episodes" rows=${rows} />
     </div>
@@ -161,7 +163,7 @@ function Player({ episode, compact = false, autoplay = false }) {
     <span class="muted">${step + 1} / ${steps.length}</span></div>`;
   if (compact) return html`<div class="player compact">${board}${controls}</div>`;
   return html`<div class="player" tabindex="0" onKeyDown=${keys} role="region" aria-label="episode, step by step">
-    <header><${Outcome} outcome=${row.outcome} /> return ${number(row.episode_return)} · ${roundName(row.round)}, ${stageKind(row.stage)} · number ${row.number} there
+    <header><${Outcome} outcome=${row.outcome} /> return ${number(row.episode_return)} · ${row.run ? html`<b>${visible(facts.runs[row.run])}</b>, ` : ""}${roundName(row.round)}, ${stageKind(row.stage)} · number ${row.number} there
       ${row.start_state != null && html` · <${Go} to="states" with=${{ state: row.start_state }}>this start state in every round<//>${" · "}<${Go} to="episodes" with=${{ filter: { start: String(row.start_state) } }}>all episodes from here<//>`}</header>
     <div class="stage">${board}<div class="now"><h4>prompt</h4><pre class="prompt"><${Text} text=${tables.steps.at("prompt", steps[step])} /></pre>
       <h4>completion ${step + 1}</h4><${StepLine} step=${steps[step]} />

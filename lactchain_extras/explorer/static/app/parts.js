@@ -123,11 +123,11 @@ function Go({ to, with: wanted, children }) {
   return html`<button class="link" onClick=${() => go(to, wanted)}>${children}</button>`;
 }
 
-/** A link that saves rows of a table, with all its columns, as a file that spreadsheets read. */
-function Csv({ table, rows }) {
+/** A link that saves rows of a table, with all its columns or those given, as a file that spreadsheets read. */
+function Csv({ table, rows, columns }) {
   const save = () => {
-    const names = Object.keys(tables[table].columns), cell = (value) => `"${(typeof value === "string" ? value : JSON.stringify(value ?? null)).replaceAll('"', '""')}"`;
-    const lines = [names, ...rows.map((row) => names.map((name) => tables[table].at(name, row)))].map((line) => line.map((value) => (value == null ? "" : cell(value))).join(","));
+    const told = columns || Object.keys(tables[table].columns).map((name) => [name, (row) => tables[table].at(name, row)]), cell = (value) => `"${(typeof value === "string" ? value : JSON.stringify(value ?? null)).replaceAll('"', '""')}"`;
+    const lines = [told.map(([name]) => name), ...rows.map((row) => told.map(([, value]) => value(row)))].map((line) => line.map((value) => (value == null ? "" : cell(value))).join(","));
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([`${lines.join("\r\n")}\r\n`], { type: "text/csv" }));
     link.download = `${table}.csv`;

@@ -195,8 +195,8 @@ function AnswerCard({ state, round, now }) {
 }
 
 /** The episode of a round's evaluation from a start state; undefined where the page holds none. */
-function evaluationFrom(state, round) {
-  return rowsWith("episodes", "start_state", state).find((row) => tables.episodes.at("round", row) === round && [EVALUATION, "this run"].includes(stageKind(tables.episodes.at("stage", row))));
+function evaluationFrom(state, round, run = 0) {
+  return rowsWith("episodes", "start_state", state).find((row) => tables.episodes.at("run", row) === run && tables.episodes.at("round", row) === round && [EVALUATION, "this run"].includes(stageKind(tables.episodes.at("stage", row))));
 }
 
 const EVALUATION = "evaluation";
