@@ -69,7 +69,7 @@ function CompareScreen({ wanted }) {
   const options = sides.map((side) => [side.id, sideName(side)]);
   const shown = rows.includes(state) ? state : rows[0];
   return html`<section class="screen" aria-label="compare">
-    ${facts.runs.length > 1 && html`<${Runs} />`}
+    ${facts.runs.length > 1 && html`<${Runs} sides=${sides} />`}
     ${rows.length || pair[0] ? html`<div class="filters">
       <${Choice} id="side-a" label="from" value=${ids[0]} onChange=${set(0)} options=${options} />
       <${Choice} id="side-b" label="to" value=${ids[1]} onChange=${set(1)} options=${options} />
@@ -144,14 +144,11 @@ function Side({ episode, step }) {
 }
 
 /** The runs, a row each: how far they came, and in each round. */
-function Runs() {
+function Runs({ sides }) {
   const rounds = tables.results.values("round");
-  const rate = (run, round) => {
-    const rows = rowsWith("results", "run", run).filter((row) => tables.results.at("round", row) === round);
-    return rows.length ? { won: rows.reduce((sum, row) => sum + tables.results.at("success", row), 0), of: rows.length } : null;
-  };
+  const rates = useMemo(() => new Map(sides.map(({ id, states }) => [id, `${percent(mean([...states.values()].map(({ success }) => success)))} of ${number(states.size)}`])), [sides]);
   return html`<div class="scroll"><table id="runs"><thead><tr><th>run</th>${facts.compared.map(([name]) => html`<th class="number">${name}</th>`)}${rounds.map((r) => html`<th class="number">${roundName(r)}</th>`)}</tr></thead>
-    <tbody>${facts.runs.map((name, run) => html`<tr><th><${Text} text=${name} /></th>${facts.compared.map(([figure, values]) => html`<td class="number">${figure === "success" ? percent(values[run]) : number(values[run])}</td>`)}${rounds.map((r) => { const found = rate(run, r); return html`<td class="number">${found ? `${percent(found.won / found.of)} of ${number(found.of)}` : "–"}</td>`; })}</tr>`)}</tbody></table></div>`;
+    <tbody>${facts.runs.map((name, run) => html`<tr><th><${Text} text=${name} /></th>${facts.compared.map(([figure, values]) => html`<td class="number">${figure === "success" ? percent(values[run]) : number(values[run])}</td>`)}${rounds.map((r) => html`<td class="number">${rates.get(`${run} ${r}`) || "–"}</td>`)}</tr>`)}</tbody></table></div>`;
 }
 
 function Settings() {
