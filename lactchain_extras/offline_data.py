@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from lactchain.baselines.transitions import TransitionData
+from lactchain.data.parquet import MOST_UNPACKED
 from lactchain.errors import DataError
 
 D4RL_KEYS = ("timeouts", "next_observations")
@@ -75,14 +76,18 @@ def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes")
             after = np.concatenate([after, episode.observations[-1:]])
         terminated = np.zeros(kept, dtype=bool)
         terminated[-1:] = episode.terminated
-        rewards = np.asarray(episode.rewards[:kept], np.float32)
+        with np.errstate(over="ignore"):  # what is infinite then is refused below
+            rewards = np.asarray(episode.rewards[:kept], np.float32)
         before, actions = episode.observations[:kept], episode.actions[:kept]
         parts.append((before, actions, rewards, terminated, after))
     if not any(len(rewards) for _, _, rewards, _, _ in parts):
         raise DataError(f"{source}: expected episodes with transitions, found none")
     if num_dropped:
         log.info("%s: %d last steps are dropped, nobody saw what followed", source, num_dropped)
-    return TransitionData(*map(np.concatenate, zip(*parts, strict=True)))
+    try:
+        return TransitionData(*map(np.concatenate, zip(*parts, strict=True)))
+    except (DataError, ValueError) as error:
+        raise DataError(f"{source}: {error}") from error
 
 
 def read_h5_transitions(path: str | Path) -> TransitionData:
@@ -113,12 +118,43 @@ def read_h5_transitions(path: str | Path) -> TransitionData:
                     f"{path}: written by d3rlpy 0, whose rewards belong to the step before; load it"
                     " by d3rlpy 1 and dump it again"
                 )
-            columns = {key: file[key][()] for key in (*H5_KEYS, *D4RL_KEYS) if key in file}
+            keys = (key for key in (*H5_KEYS, *D4RL_KEYS) if key in file)
+            columns = {key: _array(file, key, path) for key in keys}
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: expected an HDF5 file in d3rlpy's layout, {error}") from error
     if "timeouts" in columns and "episode_terminals" not in columns:
         columns["episode_terminals"] = columns["timeouts"]
     return from_columns(columns, str(path))
+
+
+def _array(file: Mapping[str, Any], name: str, source: str | Path) -> np.ndarray:
+    """An array of a file of anybody: of the file itself, and not much larger than that is.
+
+    Raises:
+        DataError: its bytes lie in another file, or it unpacks to a thousand times the size.
+    """
+    held = file[name]
+    if getattr(held, "external", None) or getattr(held, "is_virtual", False):
+        raise DataError(f"{source}: {name}: expected its numbers here, got the name of a file")
+    if getattr(held, "nbytes", 0) > max(MOST_UNPACKED, 1000 * Path(source).stat().st_size):
+        raise DataError(f"{source}: {name}: expected an array that fits, got {held.nbytes:,} bytes")
+    return np.asarray(held[()])
+
+
+def _flat(array: np.ndarray, name: str, source: str) -> np.ndarray:
+    """N numbers, which may be stored as (N, 1)."""
+    if array.ndim not in (1, 2) or array.size != len(array) or array.dtype.kind not in "biuf":
+        got = f"{array.dtype} of shape {array.shape}"
+        raise DataError(f"{source}: {name}: expected a number a step, got {got}")
+    return array.ravel()
+
+
+def _flags(array: np.ndarray, name: str, source: str) -> np.ndarray:
+    """N truth values, which may be stored as 0 and 1; neither texts nor NaN are any."""
+    numbers = _flat(array, name, source)
+    if not np.isin(numbers, (0, 1)).all():
+        raise DataError(f"{source}: {name}: expected true or false, or 0 and 1, got other numbers")
+    return numbers.astype(bool)
 
 
 def _episodes_of_d3rlpy_2(file: Mapping[str, Any], source: str) -> Iterator[RecordedEpisode]:
@@ -129,17 +165,22 @@ def _episodes_of_d3rlpy_2(file: Mapping[str, Any], source: str) -> Iterator[Reco
     for number in range(int(file["num_episodes"][()])):
         if f"observations_{number}" not in file:
             raise DataError(f"{source}: episode {number}: expected one array of observations")
-        parts = (file[f"{name}_{number}"][()] for name in ("observations", "actions", "rewards"))
-        observations, actions, rewards = parts
-        terminated = bool(file[f"terminated_{number}"][()])
-        yield RecordedEpisode(observations, _discrete(actions), rewards.ravel(), terminated)
+        names = (f"{name}_{number}" for name in ("observations", "actions", "rewards"))
+        observations, actions, rewards = (_array(file, name, source) for name in names)
+        ended = np.atleast_1d(_array(file, f"terminated_{number}", source))
+        [terminated] = _flags(ended, f"terminated_{number}", source)
+        rewards = _flat(rewards, f"rewards_{number}", source)
+        yield RecordedEpisode(observations, _discrete(actions, source), rewards, bool(terminated))
 
 
-def _discrete(actions: np.ndarray) -> np.ndarray:
+def _discrete(actions: np.ndarray, source: str) -> np.ndarray:
     """Numbers of actions as (N,), which d3rlpy stores as that or as (N, 1); others as they are."""
     if actions.dtype.kind not in "iu":
         return actions
-    return actions.astype(np.int64).reshape(len(actions))
+    flat = _flat(actions, "actions", source)
+    if flat.max(initial=0) > np.iinfo(np.int64).max:
+        raise DataError(f"{source}: actions: expected numbers of actions, got {flat.max()}")
+    return flat.astype(np.int64)
 
 
 def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
@@ -147,14 +188,21 @@ def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
     missing = [key for key in H5_KEYS if key not in columns]
     if missing:
         raise DataError(f"{source}: no {', '.join(missing)}; expected {', '.join(H5_KEYS)}")
+    if scalars := [key for key, column in columns.items() if not np.ndim(column)]:
+        raise DataError(f"{source}: {scalars[0]}: expected an array, got a single value")
     lengths = {key: len(column) for key, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"{source}: expected columns of one length, got {lengths}")
-    terminals = columns["terminals"].astype(bool).ravel()
-    ends = columns["episode_terminals"].astype(bool).ravel() | terminals
+    terminals = _flags(columns["terminals"], "terminals", source)
+    ends = _flags(columns["episode_terminals"], "episode_terminals", source) | terminals
     ends[-1:] = True  # a last episode that recording cut
-    rewards, actions = columns["rewards"].ravel(), _discrete(columns["actions"])
+    rewards = _flat(columns["rewards"], "rewards", source)
+    actions = _discrete(columns["actions"], source)
     seen, after = columns["observations"], columns.get("next_observations")
+    if after is not None and after.shape != seen.shape:
+        raise DataError(
+            f"{source}: next_observations: expected shape {seen.shape}, got {after.shape}"
+        )
 
     def episode(start: int, stop: int) -> RecordedEpisode:
         last = [] if after is None else [after[stop - 1 : stop]]
@@ -184,10 +232,14 @@ def read_minari_transitions(path: str | Path) -> TransitionData:
     data_path = Path(path) / "data"
     if not data_path.is_dir():
         raise DataError(f"{path}: expected the folder of a Minari data set, found no data/ in it")
-    episodes = (
-        RecordedEpisode(
-            *map(np.asarray, (e.observations, e.actions, e.rewards)), bool(e.terminations[-1])
-        )
-        for e in MinariDataset(data_path).iterate_episodes()
-    )
+    try:
+        episodes = [
+            RecordedEpisode(
+                *map(np.asarray, (e.observations, e.actions, e.rewards)), bool(e.terminations[-1])
+            )
+            for e in MinariDataset(data_path).iterate_episodes()
+        ]
+    except Exception as error:  # noqa: BLE001  - Minari's own errors are of every kind (0.5)
+        what = f"{type(error).__name__}: {error}"
+        raise DataError(f"{path}: expected a Minari data set that can be read, {what}") from error
     return from_episodes(episodes, str(path))

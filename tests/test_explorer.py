@@ -18,7 +18,7 @@ from lactchain.types import PreferencePair
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import write_report
 
-SCREENS = ("summary", "states", "episodes", "pairs", "critic", "curves", "run")
+SCREENS = ("summary", "states", "episodes", "pairs", "critic", "curves", "compare", "run")
 
 
 @pytest.fixture(scope="module")

@@ -137,3 +137,8 @@ def test_arguments_that_a_world_does_not_take_are_named_without_their_values(mak
 def test_a_time_limit_that_is_no_number_of_steps_is_refused(env_id, steps):
     with pytest.raises(ConfigError, match=r"\.kwargs: .* does not take max_episode_steps"):
         make_numeric_env(env_id, 1, max_episode_steps=steps)
+
+
+def test_an_id_may_name_the_module_that_registers_it():
+    with closing(make_vector_env("other_worlds:others/Puzzle-v0", 2)) as envs:
+        assert len(envs.reset(seed=0)[0]) == 2

@@ -333,11 +333,11 @@ def _check_spaces(data: transitions.TransitionData, agent: Population) -> None:
         ("observations", agent.observation_space, data.observations),
         ("actions", agent.action_space, data.actions),
     ):
-        if column.shape[1:] != space.shape or column[0].astype(space.dtype) not in space:
-            raise DataError(
-                f"data: expected {name} of {space}, got shape {column.shape[1:]}, "
-                f"such as {column[0]}"
-            )
+        is_kind = np.issubdtype(space.dtype, np.floating) or column.dtype.kind in "iu"
+        fits = column.shape[1:] == space.shape and is_kind
+        if not fits or column[0].astype(space.dtype) not in space:
+            got = f"{column.dtype} of shape {column.shape[1:]}, such as {column[0]}"
+            raise DataError(f"data: expected {name} of {space}, got {' '.join(got.split())[:200]}")
     largest = int(data.actions.max())
     if largest >= agent.action_space.n or data.actions.min() < 0:
         raise DataError(f"data: expected actions of {agent.action_space}, got {largest}")

@@ -79,7 +79,11 @@ def read_transitions(path: str | Path) -> TransitionData:
 def read_offline(path: str | Path) -> TransitionData:
     """Transitions from wherever: parquet of ours, or what the add-on `offline_data` reads."""
     path = Path(path)
-    if path.suffix in (".h5", ".hdf5") and not path.is_dir() or (path / "data").is_dir():
+    if (
+        path.suffix.lower() in (".h5", ".hdf5", ".hdf")
+        and not path.is_dir()
+        or (path / "data").is_dir()
+    ):
         return plugins.required("offline_data", "data")(path)
     return read_transitions(path)
 

@@ -43,6 +43,17 @@ class _Loader(yaml.SafeLoader):
         except (AttributeError, LookupError, TypeError) as error:
             raise Unreadable(f"a value that is not what its tag says ({error})") from error
 
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+        """A mapping of names; of two values of one name PyYAML would take the last, unseen."""
+        found = super().construct_mapping(node, deep)
+        for name in found:
+            if not isinstance(name, str):
+                raise Unreadable(f"{name!r} where a name is expected; in quotes it is one")
+        if len(found) < len(node.value):
+            names = [key.value for key, _ in node.value]
+            raise Unreadable(f"{next(n for n in names if names.count(n) > 1)} twice; leave one out")
+        return found
+
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         """The next value, with all that is in it."""
         self._values += 1
@@ -83,6 +94,8 @@ def to_yaml(settings: Mapping[str, Any]) -> str:
 def load(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file; `ConfigError` where there is none."""
     shown = in_short(str(path))
+    if Path(path).exists() and not Path(path).is_file():  # a pipe or a device may have no end
+        raise ConfigError(f"{shown}: expected a YAML file, got a folder, a pipe or a device")
     try:
         loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:

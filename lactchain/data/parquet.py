@@ -11,7 +11,7 @@ surrogates, which a model can well produce) is stored as bytes; both read back v
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,10 @@ from lactchain.storage.manifests import manifest_beside, read_with_manifest, wri
 ROWS_PER_GROUP = 4096
 ROWS_AT_ONCE, MOST_UNPACKED = 64, 2**28  # of a file of anybody; the second in bytes
 BYTES_OF_A_ROW = 512  # of Python, whatever is in it
+LISTS = (
+    pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
+    pa.types.is_list_view, pa.types.is_large_list_view,
+)  # fmt: skip
 _NUMBERED = re.compile(r"\d{5}-of-(\d{5})\.parquet")
 encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -106,30 +110,43 @@ def _missing(found: Sequence[Path]) -> list[str]:
     return sorted(wanted - {path.name for path in found})
 
 
-def read_foreign(path: Path) -> pa.Table:
-    """The rows of a file of anybody; `DataError` where it unpacks to a thousand times its size.
+def read_foreign(path: Path, names: Collection[str]) -> pa.Table:
+    """The columns of these names of a file of anybody; all others are there, and empty.
 
     Raises:
-        ArrowException, OSError: it cannot be read.
+        DataError: it cannot be read, has a column twice, or unpacks to a thousand times its size.
     """
+    try:
+        return _unpacked(path, names)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: no parquet file that can be read ({error})") from error
+
+
+def _unpacked(path: Path, names: Collection[str]) -> pa.Table:
     most = max(MOST_UNPACKED, 1000 * path.stat().st_size)
     file, batches = pq.ParquetFile(path), []
+    there = file.schema_arrow.names
+    if twice := {name for name in there if there.count(name) > 1}:
+        raise DataError(f"{path}: expected each column once, got {', '.join(twice)} twice")
     total = file.metadata.num_rows * BYTES_OF_A_ROW
-    schema = pa.schema([field.with_type(_written_out(field.type)) for field in file.schema_arrow])
-    packed = file.iter_batches(batch_size=ROWS_AT_ONCE)
+    fields = [field for field in file.schema_arrow if field.name in names]
+    schema = pa.schema([field.with_type(_written_out(field.type)) for field in fields])
+    packed = file.iter_batches(batch_size=ROWS_AT_ONCE, columns=schema.names)
     while total <= most and (batch := next(packed, None)) is not None:
         batches.append(batch.cast(schema))
         total += batches[-1].nbytes
     if total > most:
         raise DataError(f"{path}: expected rows of at most {most:,} bytes, got more")
-    return pa.Table.from_batches(batches, schema)
+    read = pa.Table.from_batches(batches, schema)
+    nothing = pa.nulls(file.metadata.num_rows)
+    return pa.table({name: read[name] if name in names else nothing for name in there})
 
 
 def _written_out(kind: pa.DataType) -> pa.DataType:
     """A type without dictionaries, by which a few bytes stand for many."""
     if pa.types.is_dictionary(kind):
         return _written_out(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if any(is_one(kind) for is_one in LISTS):
         return pa.list_(_written_out(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_written_out(field.type)) for field in kind])

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from lactchain import plugins
 from lactchain.data import parquet
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import COLUMNS, from_table, plain_infos, read_trajectories
+from lactchain.data.trajectories import COLUMNS, from_foreign, plain_infos, read_trajectories
 from lactchain.errors import DataError
 from lactchain.storage.files import parse_json_lines, read_json
 from lactchain.storage.manifests import RUN_FILE, is_run, run_around
@@ -36,12 +36,13 @@ from lactchain.types import Action, Conversation, PreferencePair, Trajectory
 
 Row = Mapping[str, Any]
 
-SUFFIXES = (".parquet", ".jsonl", ".json")
+SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json")
 LAST_TURN = "\n\nAssistant:"
 _DESCRIBES = re.compile(r"(dataset_(info|infos|dict)|state|metadata|.*config.*)\.json")
 _SHARD = re.compile(r"-\d+-of-\d+.*")
 _SPLIT = re.compile(
-    "(?<![a-z])(train|training|validation|valid|dev|val|test|testing|eval|evaluation)(?![a-z])",
+    "(?<![a-z])(train|training|validation|valid|dev|val|test|testing|eval|evaluation"
+    "|held_?out|hold_?out)(?![a-z])",
     re.I,
 )
 
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 
 PAIR_COLUMNS = ("prompt", "chosen", "rejected")
 EPISODE_COLUMNS = ("observations", "completions", "rewards", "terminated")
+READ = {*PAIR_COLUMNS, *EPISODE_COLUMNS, "success"}
 
 
 def open_pairs(path: str | Path) -> list[PreferencePair]:
@@ -83,22 +85,29 @@ def _files(path: Path) -> list[Path]:
     What holds runs is no data set: files of many kinds are in their folders. Of each folder the
     numbered files must all be there.
     """
-    found = sorted(path.rglob("*.parquet"))
+    found = _inside(path, "*.parquet")
     if not found or any(path.rglob(RUN_FILE)):
         return parquet.files(path)
     return [file for folder in {file.parent: 0 for file in found} for file in parquet.files(folder)]
 
 
+def _inside(path: Path, pattern: str) -> list[Path]:
+    """Files at any depth by name, but not in hidden folders: copies of editors lie there."""
+    found = sorted(path.rglob(pattern))
+    return [f for f in found if not any(p.startswith(".") for p in f.relative_to(path).parts)]
+
+
 def _read_file(file: Path) -> list[Trajectory]:
     """A file that must have had a manifest is refused without it."""
-    has_others = any(file.parent.glob("*-of-*.manifest"))
-    if parquet.has_manifest(file) or has_others or run_around(file):
+    if _is_ours(file):
         return read_trajectories(file)
-    try:
-        table = parquet.read_foreign(file)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{file}: damaged: {error}") from error
-    return from_table(table, file)
+    return from_foreign(parquet.read_foreign(file, COLUMNS), file)
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a manifest vouches for it, or should: others beside have one, or it is of a run."""
+    has_others = any(file.parent.glob("*-of-*.manifest"))
+    return parquet.has_manifest(file) or has_others or run_around(file) is not None
 
 
 def pair_of(row: Row, name: str) -> PreferencePair:
@@ -202,6 +211,8 @@ def _shown(value: Any) -> str:
 
 def _require(row: Row, columns: Sequence[str], name: str, optional: str = "") -> None:
     if missing := [c for c in columns if row.get(c) is None and c != optional]:
+        if missing[0] in row:
+            raise DataError(f"{name}: {missing[0]}: expected a value, got null; remove the row")
         raise DataError(
             f"{name}: expected {', '.join(columns)}, got {', '.join(row)}; {', '.join(missing)} "
             "missing, rename or add the columns"
@@ -216,30 +227,32 @@ def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
         path = path / _training_split(path, read_json(path / "dataset_dict.json").get("splits"))
     if (path / "state.json").is_file():
         return plugins.required("datasets", str(path)).saved_dataset(path).to_list()
-    if path.is_file() and path.suffix not in SUFFIXES:
+    if path.is_file() and path.suffix.lower() not in SUFFIXES:
         raise DataError(
             f"{path}: expected a file that ends in {', '.join(SUFFIXES)}, or a folder of them; "
             "write each row as a JSON object on a line of its own"
         )
     files = _of_one_split(path, _rows_files(path))
-    if not files or files[0].suffix in SUFFIXES[1:]:
+    if not files or files[0].suffix.lower() in SUFFIXES[1:]:
         texts = [(file, file.read_bytes()) for file in files]
         rows = [row for file, content in texts for row in parse_json_lines(file, content)]
         return rows if files else None
     try:
         if our_column in pq.ParquetFile(files[0]).schema_arrow.names:
             return None
-        return [row for file in files for row in parquet.read_foreign(file).to_pylist()]
-    except (pa.ArrowException, OSError):
-        return None
+    except (pa.ArrowException, OSError) as error:
+        if _is_ours(files[0]):
+            return None
+        raise DataError(f"{files[0]}: no parquet file that can be read ({error})") from error
+    return [row for file in files for row in parquet.read_foreign(file, READ).to_pylist()]
 
 
 def _rows_files(path: Path) -> list[Path]:
     """The files that hold the rows of a data set; what describes them is not among these."""
     if not path.is_dir():
         return [path] if path.is_file() else []
-    lines = [file for file in sorted(path.rglob("*.jsonl")) if file.is_file()]
-    tables = _files(path) if any(path.rglob("*.parquet")) else []
+    lines = [f for n in ("*.jsonl", "*.ndjson") for f in _inside(path, n) if f.is_file()]
+    tables = _files(path) if _inside(path, "*.parquet") else []
     if lines and tables:
         named = f"{lines[0].name} and {tables[0].name}"
         raise DataError(f"{path}: expected files of one kind, got {named}")

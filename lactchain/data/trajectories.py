@@ -13,10 +13,35 @@ from lactchain.errors import DataError
 from lactchain.types import Action, Trajectory
 
 KIND, VERSION = "trajectories", 1
+
 COLUMNS = (
     "env_id", "seed", "policy", "terminated", "truncated", "observations", "actions", "token_ids",
     "logprobs", "stop_reasons", "rewards", "infos",
 )  # fmt: skip
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(is_one(kind) for is_one in TEXTS)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+TEXTS = (
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary,
+)  # fmt: skip
+KINDS = {
+    "env_id": (0, _is_text, "texts"),
+    "policy": (0, _is_text, "texts"),
+    "seed": (0, pa.types.is_integer, "whole numbers"),
+    "terminated": (0, pa.types.is_boolean, "true or false"),
+    "truncated": (0, pa.types.is_boolean, "true or false"),
+    "rewards": (1, _is_number, "numbers"),
+    "token_ids": (2, pa.types.is_integer, "whole numbers"),
+    "logprobs": (2, _is_number, "numbers"),
+}
+"""Columns that are no lists of texts: lists within lists so deep, and of what."""
 
 
 def write_trajectories(
@@ -73,6 +98,48 @@ def from_table(table: pa.Table, source: str | Path) -> list[Trajectory]:
     return found
 
 
+def from_foreign(table: pa.Table, source: str | Path) -> list[Trajectory]:
+    """Episodes of a table of anybody in these columns; what `from_table` takes on trust is checked.
+
+    Raises:
+        DataError: naming the column that is missing, or not of its type, or the bad row.
+    """
+    for name in [name for name in COLUMNS if name in table.column_names]:
+        _check_column(table[name], name, source)
+    try:
+        found = from_table(table, source)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{source}: expected UTF-8, got {error}") from error
+    for index, episode in enumerate(found):
+        for action in episode.actions:
+            told = len(action.logprobs) in (0, len(action.token_ids))
+            if (
+                not told
+                or any(not p <= 0 for p in action.logprobs)
+                or min(action.token_ids, default=0) < 0
+            ):
+                raise DataError(
+                    f"{source}: row {index}: expected token ids from 0 on, and a log-probability, "
+                    f"at most 0, for each or for none, got {action.token_ids} and {action.logprobs}"
+                )
+    return found
+
+
+def _check_column(column: pa.ChunkedArray, name: str, source: str | Path) -> None:
+    """Each value is there, and of the column's type: the text "false" is no truth value."""
+    depth, is_kind, kind = KINDS.get(name, (1, _is_text, "texts"))
+    values = column.combine_chunks()
+    for level in range(depth + 1):
+        if values.null_count:
+            raise DataError(f"{source}: {name}: expected a value in each row, got null")
+        if level < depth:
+            if not pa.types.is_list(values.type):
+                raise DataError(f"{source}: {name}: expected lists, got {values.type}")
+            values = values.flatten()
+    if not is_kind(values.type) and not (depth and pa.types.is_null(values.type)):
+        raise DataError(f"{source}: {name}: expected {kind}, got {values.type}")
+
+
 def plain_infos(
     completions: Sequence[str], rewards: Sequence[float], success: bool | None
 ) -> tuple[dict[str, Any], ...]:
@@ -100,9 +167,12 @@ def _parse_infos(
     texts = parquet.flatten(rows)
     try:
         # One document is parsed three times faster than its parts one by one.
-        infos = iter(json.loads(f"[{','.join(texts)}]"))
-    except ValueError as error:
+        infos = json.loads(f"[{','.join(texts)}]")
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{source}: infos: expected JSON, {error}") from error
+    if len(infos) != len(texts) or not all(isinstance(info, dict) for info in infos):
+        raise DataError(f"{source}: infos: expected a JSON object in each, got something else")
+    infos = iter(infos)
     return [tuple(islice(infos, len(row))) for row in rows]
 
 

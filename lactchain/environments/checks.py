@@ -122,6 +122,21 @@ def check_step_form(result: Any, env: gym.Env) -> None:
         raise _fault(env, "info is a dict", info)
 
 
+def check_success(value: Any, env: gym.Env) -> bool:
+    """Whether an episode ended well; `EnvironmentFault` for what says neither, such as a text."""
+    if not isinstance(value, (*_FLAGS, Integral)):
+        raise _fault(env, "the view's success is true or false", value)
+    return bool(value)
+
+
+def check_names(state: Any, env: gym.Env) -> None:
+    """Raises `EnvironmentFault` where names of a state are no texts: in files they become some."""
+    for name, part in state.items() if isinstance(state, dict) else ():
+        if not isinstance(name, str):
+            raise _fault(env, "the names in a state are texts", state)
+        check_names(part, env)
+
+
 def check_observation(observation: Any, env: gym.Env) -> None:
     """Raises `EnvironmentFault` unless the observation is in its space."""
     if observation not in env.observation_space:

@@ -21,6 +21,7 @@ from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.environments import patience
 from lactchain.environments.checks import (
     AnyText,
+    check_names,
     check_observation,
     check_reset,
     check_step,
@@ -43,9 +44,8 @@ _TOLD_BY_READERS = (
 )  # fmt: skip
 
 _TOO_LONG = (
-    "history: expected texts of at most {} characters; of longer ones the oldest observations and"
-    " completions are left out: set history to the number to keep, or LanguageEnv's max_text_length"
-    " to more"
+    "history: expected texts of at most {} characters; of longer ones the beginnings are left out:"
+    " set history to the number to keep, or LanguageEnv's max_text_length to more"
 )
 
 
@@ -223,11 +223,11 @@ class LanguageEnv(gym.Env[str, str]):
         else:
             result = self._reset_into(state, seed)
             self._last = patience.checked(result, self.env, seed, None, check_reset)
-        self._over = False
-        self._num_chains = 0
+        self._over, self._num_chains = False, 0
         self._remembered.clear()
         self._remembered.extend(remembered or [self._describe()])
         info = self._info()
+        check_names(info["state"], self.env)
         return self._recall(info), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -4,6 +4,7 @@ A world of one's own is an environment with a method `text_view`, that returns i
 class of somebody else's, a function that makes the view is registered: `shipped_view.register`.
 """
 
+import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import gymnasium as gym
 from gymnasium import spaces
 
-from lactchain.environments.checks import owned, plain
+from lactchain.environments.checks import check_success, owned, plain
 from lactchain.environments.exact import TabularModel
 from lactchain.errors import ConfigError
 from lactchain.types import ChainGrammar, Policy
@@ -55,6 +56,10 @@ class Outcome(NamedTuple):
     probability: float
     reward: float
     state: State | None
+
+
+FORM = re.compile(r"[<>^]?[+-]?0?\d{0,2}(\.\d)?[a-zA-Z%]?")
+"""How a field of a template may be written: a file of anybody may name it."""
 
 
 @dataclass(frozen=True)
@@ -148,12 +153,13 @@ class TextView:
 
     def apart(self) -> dict[str, Any]:
         """Its functions of states, such that a world and its caller share nothing they change."""
-        known = {name: getattr(self, name) for name in (*_HANDED_OVER, "set_state")}
+        ways = {**dict.fromkeys(_HANDED_OVER, _copied), "set_state": _told, "success": _judged}
+        known = {name: getattr(self, name) for name in ways}
         return {
-            name: partial(_copied if name in _HANDED_OVER else _told, call)
+            name: partial(ways[name], call)
             for name, call in known.items()
             if call is not None
-            and getattr(call, "func", None) not in (_copied, _told)
+            and getattr(call, "func", None) not in ways.values()
             and not getattr(call, "is_fresh", False)
         }
 
@@ -174,13 +180,23 @@ class TextView:
                 f"competent: expected one of {sorted(self.policies)}, got {self.competent!r}"
             )
         try:
-            list(string.Formatter().parse(self.template))
+            parts = list(string.Formatter().parse(self.template))
         except ValueError as error:
             raise ConfigError(f"environment.template: {error}") from error
+        for _, name, form, conversion in parts:
+            if name and not (name.isidentifier() and FORM.fullmatch(form) and not conversion):
+                raise ConfigError(
+                    f"environment.template: expected the name of a field in braces, with a format "
+                    f"such as :.2f at most, got {{{name[:40]}{':' if form else ''}{form[:40]}}}"
+                )
 
 
 def _copied(call: Callable[..., Any], env: gym.Env, *action: int) -> Any:
     return plain(call(env, *action))
+
+
+def _judged(call: Callable[[gym.Env], Any], env: gym.Env) -> bool:
+    return check_success(call(env), env)
 
 
 def _told(call: Callable[..., Any], env: gym.Env, state: State) -> Any:

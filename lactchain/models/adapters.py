@@ -8,11 +8,11 @@ another one than it was trained on. Both are errors here: beside each adapter st
 import hashlib
 import json
 import logging
-import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from peft import (
@@ -26,6 +26,7 @@ from peft import (
 from peft.helpers import rescale_adapter_scale
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
+from peft.utils.warning import PeftWarning
 from transformers import PreTrainedModel
 
 from lactchain.config.settings import LoraSettings
@@ -41,6 +42,9 @@ Task = Literal["CAUSAL_LM", "SEQ_CLS"]
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 log = logging.getLogger(__name__)
+
+OF_OTHER_KINDS = ("layer_replication", "alora_invocation_tokens", "arrow_config")
+"""Settings of adapters whose host is not the base as it is."""
 
 AMPLIFICATION = 1000.0
 """Factor on an adapter when it is asked whether it does anything at all."""
@@ -108,7 +112,10 @@ def read_adapter_record(directory: Path) -> AdapterRecord:
     try:
         stored["sha256"] = {name: stored["sha256"][name] for name in ADAPTER_FILES}
         stored["base"] = base_of(directory)
-        return AdapterRecord(**{field.name: stored[field.name] for field in fields(AdapterRecord)})
+        told = {field.name: stored[field.name] for field in fields(AdapterRecord)}
+        if not all(isinstance(told[name], str) for name in told.keys() - {"sha256"}):
+            raise TypeError("a checksum is a text")
+        return AdapterRecord(**told)
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{file}: damaged ({error!r}); train the adapter anew, or copy it whole"
@@ -130,7 +137,10 @@ def load_adapter(
     """
     directory = Path(directory)
     check_adapter(directory, base_folder(model))
-    settings = LoraConfig.from_pretrained(directory)
+    try:
+        settings = LoraConfig.from_pretrained(directory)
+    except Exception as error:  # noqa: BLE001  - PEFT's own errors are of every kind (0.21)
+        raise DataError(f"{directory}: no settings of an adapter ({error})") from error
     settings.base_model_name_or_path = model.name_or_path  # the same base, it may have moved
     settings.inference_mode = not trainable
     peft_model = _host(_prepared(model) if trainable else model, settings, str(directory))
@@ -149,7 +159,9 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
     """Reads an adapter's weights into the adapter that `model` has; keys and shapes must agree."""
     file = Path(directory) / "adapter_model.safetensors"
     weights = read_tensors(file)
-    own = get_peft_model_state_dict(model, save_embedding_layers=False)
+    with warnings.catch_warnings():  # PEFT takes a bias for a shard (0.21); shapes are asked below
+        warnings.filterwarnings("ignore", ".*LoRA tensor.* have invalid shape", PeftWarning)
+        own = get_peft_model_state_dict(model, save_embedding_layers=False)
     expected = {key: tuple(w.shape) for key, w in own.items()}
     got = {key: tuple(w.shape) for key, w in weights.items()}
     wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))
@@ -160,7 +172,13 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
             f"{key}: expected {expected.get(key, 'none')}, got {got.get(key, 'none')}"
         )
     for key, tensor in own.items():
-        put(tensor, weights[key])
+        told = weights[key]
+        if not told.is_floating_point() or not told.to(tensor.dtype).isfinite().all():
+            kind = (
+                f"some that {tensor.dtype} cannot hold" if told.is_floating_point() else told.dtype
+            )
+            raise DataError(f"{file}: {key}: expected finite numbers, got {kind}")
+        put(tensor, told)
 
 
 @torch.inference_mode()
@@ -198,7 +216,9 @@ def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
     if not isinstance(model, PeftModel):
         return model
     base = model.get_base_model()
-    return model.merge_and_unload() if merges(base.dtype, is_quantised(base)) else model
+    has_bias = any(config.lora_bias for config in model.peft_config.values())  # PEFT cannot (0.21)
+    can_merge = merges(base.dtype, is_quantised(base)) and not has_bias
+    return model.merge_and_unload() if can_merge else model
 
 
 def check_adapter(directory: Path, base: Path) -> None:
@@ -213,6 +233,7 @@ def check_adapter(directory: Path, base: Path) -> None:
     settings = read_json(directory / ADAPTER_FILES[0])
     if settings.get("peft_type") != "LORA":
         raise DataError(f"{directory}: expected a LORA adapter, got {settings.get('peft_type')}")
+    _check_settings(settings, directory / ADAPTER_FILES[0])
     if not (directory / ADAPTER_RECORD).is_file():
         log.warning(
             "%s: another program saved this adapter, for %s; it is taken to belong to %s",
@@ -232,6 +253,23 @@ def check_adapter(directory: Path, base: Path) -> None:
                 f"{directory}: was trained on another {what}: expected {record.base} "
                 f"({expected[:12]}), got {base} ({got[:12]})"
             )
+
+
+def _check_settings(settings: Mapping[str, Any], file: Path) -> None:
+    """What PEFT takes for true or for a number, whatever it is, and adapters of other kinds."""
+    for name, default in vars(LoraConfig()).items():
+        value = settings.get(name, default)
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise DataError(f"{file}: {name}: expected true or false, got {value!r}")
+    for name in ("r", "lora_alpha"):
+        value = settings.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+            raise DataError(f"{file}: {name}: expected a number above 0, got {value!r}")
+    if others := [name for name in OF_OTHER_KINDS if settings.get(name)]:
+        raise DataError(
+            f"{file}: {others[0]}: expected an adapter of each layer once and of all tokens; merge"
+            " this one into its base by PEFT, and give the folder of that as the model"
+        )
 
 
 def base_folder(model: PreTrainedModel | PeftModel) -> Path:
@@ -298,10 +336,13 @@ def _host(model: PreTrainedModel, settings: PeftConfig, key: str) -> PeftModel:
     with warnings.catch_warnings():
         # PEFT 0.21 asks by the name that transformers 5.23 calls old.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        warnings.filterwarnings("ignore", "`lora_bias=True` was passed", PeftWarning)  # see merged
         try:
             hosted = get_peft_model(model, settings)
-        except (ValueError, TypeError, re.error) as error:
-            raise ConfigError(f"{key}: {error}") from error
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  - PEFT's own errors are of every kind (0.21)
+            raise ConfigError(f"{key}: {type(error).__name__}: {error}") from error
     _check_between_embeddings(hosted, key)
     for config in hosted.peft_config.values():
         # PEFT keeps names in sets, and saves them in an order that each process draws anew.

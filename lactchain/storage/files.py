@@ -308,10 +308,19 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    value = json.loads(content)
+    value = json.loads(content, object_pairs_hook=_named_once)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {type(value).__name__}")
     return value
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, in which a second value of a name would take the place of the first unseen."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} stands there twice")
+    return found
 
 
 def _finite(value: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from lactchain.data.trajectories import COLUMNS, VERSION, from_table, write_trajectories
+from lactchain.data.trajectories import COLUMNS, VERSION, from_foreign, write_trajectories
 from lactchain.errors import DataError
 from lactchain.storage.files import atomic_write
 from lactchain.types import Trajectory
@@ -31,7 +31,7 @@ def from_dataset(dataset: Dataset) -> list[Trajectory]:
     """Episodes of a `datasets.Dataset`; `DataError` names a missing column, or the bad row."""
     names, source = [c for c in COLUMNS if c in dataset.column_names], dataset.info.dataset_name
     table = dataset.select_columns(names).with_format("arrow")[:]
-    return from_table(table, f"data set {source or ''}".strip())
+    return from_foreign(table, f"data set {source or ''}".strip())
 
 
 def read_dataset(folder: Path) -> list[Trajectory]:

@@ -38,6 +38,15 @@ MINARI_VERSION = "0.5.4"
 """The version of Minari whose layout this is."""
 
 METADATA = "metadata.json"
+KINDS = {
+    "observations": (str, "texts"),
+    "actions": (str, "texts"),
+    "rewards": (int | float, "numbers"),
+    "terminations": (bool, "true or false"),
+    "truncations": (bool, "true or false"),
+    "infos": (dict | None, "mappings, or none"),
+}
+"""Columns of an episode, and what their values are."""
 
 
 def write_minari(
@@ -160,13 +169,18 @@ def _read_episode(folder: Path, data_format: str, env_id: str) -> Trajectory:
     if not files:
         raise DataError(f"{folder}: expected a file *.{data_format}, found none")
     try:
-        columns = ds.dataset(files, format=data_format).to_table().to_pydict()
+        stored = ds.dataset(files, format=data_format)
+        columns = stored.to_table([n for n in KINDS if n in stored.schema.names]).to_pydict()
         actions, rewards = columns["actions"][:-1], columns["rewards"][:-1]
+        _check(columns | {"actions": actions, "rewards": rewards})
+        seed, told = about.get("seed") or 0, [about.get(n, "") for n in ("env_id", "policy")]
+        if type(seed) is not int or seed < 0 or not all(isinstance(text, str) for text in told):
+            raise TypeError(f"{METADATA}: expected a seed from 0 on, and texts, got {about}")
         terminated = any(columns["terminations"][:-1])
         infos, kept = _infos(columns)
         return Trajectory(
             env_id=about.get("env_id", env_id),
-            seed=about.get("seed") or 0,
+            seed=seed,
             observations=tuple(columns["observations"]),
             actions=tuple(Action(text, **k) for text, k in zip(actions, kept, strict=True)),
             rewards=tuple(rewards),
@@ -175,8 +189,16 @@ def _read_episode(folder: Path, data_format: str, env_id: str) -> Trajectory:
             truncated=any(columns["truncations"][:-1]),
             policy=about.get("policy", ""),
         )
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"{folder}: damaged, or not of Minari's layout: {error}") from error
+
+
+def _check(columns: Mapping[str, list[Any]]) -> None:
+    """Refuses with a `TypeError` what is not of its column's kind: "false" is no truth value."""
+    for name, (kind, told) in KINDS.items():
+        values = columns.get(name, ()) if name == "infos" else columns[name]
+        if strange := [value for value in values if not isinstance(value, kind)]:
+            raise TypeError(f"{name}: expected {told}, got {strange[0]!r}")
 
 
 def _infos(
@@ -184,10 +206,12 @@ def _infos(
 ) -> tuple[tuple[Mapping[str, Any], ...], list[dict[str, Any]]]:
     """The T + 1 infos of an episode, and beside the text of its T actions what else is known."""
     rows = columns.get("infos") or [{}]
-    if rows[0].keys() >= {"info", "action"}:
-        actions = [json.loads(row["action"]) for row in rows[:-1]]
+    if (rows[0] or {}).keys() >= {"info", "action"}:
+        infos, actions = ([json.loads(row[name]) for row in rows] for name in ("info", "action"))
+        if not all(isinstance(told, dict) for told in (*infos, *actions)):
+            raise TypeError("infos: expected JSON objects, got something else")
         lists = [{k: v if isinstance(v, str) else tuple(v) for k, v in a.items()} for a in actions]
-        return tuple(json.loads(row["info"]) for row in rows), lists
+        return tuple(infos), lists[:-1]
     texts, rewards = columns["actions"][:-1], columns["rewards"][:-1]
     return plain_infos(texts, rewards, None), [{}] * len(texts)
 
@@ -201,10 +225,13 @@ def _overview(metadata: Mapping[str, Any]) -> tuple[int, str, str]:
     count, data_format = metadata["total_episodes"], metadata["data_format"]
     if data_format not in ("arrow", "parquet"):
         raise ValueError(f"data_format: expected arrow or parquet, got {data_format!r}")
-    if not isinstance(count, int) or count < 1:
+    if type(count) is not int or count < 1:
         raise ValueError(f"total_episodes: expected at least 1, got {count!r}")
     spec = metadata.get("env_spec")
-    return count, data_format, metadata["dataset_id"] if spec is None else json.loads(spec)["id"]
+    name = metadata["dataset_id"] if spec is None else json.loads(spec)["id"]
+    if not isinstance(name, str):
+        raise ValueError(f"expected the name of a data set or an environment, got {name!r}")
+    return count, data_format, name
 
 
 def _text_space(texts: Iterable[str]) -> str:

@@ -1,0 +1,319 @@
+"""What others' files, adapters, settings and worlds say is taken as it is, or refused by name.
+
+A text "false" is not false, a list of texts is no text, and a second value of a name does not take
+the place of the first unseen.
+"""
+
+import json
+import os
+import warnings
+
+import gymnasium as gym
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from script_setups import build_weights
+from transformers import AutoModelForCausalLM
+
+from lactchain import EnvironmentConfig, LanguageEnv, TextView
+from lactchain.config.yaml_texts import load
+from lactchain.data.sources import open_pairs, open_trajectories
+from lactchain.environments.language import make_language_env
+from lactchain.errors import ConfigError, DataError, EnvironmentFault
+from lactchain.models.adapters import load_adapter, merged
+from lactchain_extras.exchange.minari_files import read_minari
+from lactchain_extras.offline_data import read_h5_transitions
+
+OURS = {
+    "env_id": ["x"],
+    "seed": [0],
+    "policy": ["p"],
+    "terminated": [True],
+    "truncated": [False],
+    "observations": [["a", "b"]],
+    "actions": [["c"]],
+    "token_ids": [[[1]]],
+    "logprobs": [[[-0.1]]],
+    "stop_reasons": [["stop"]],
+    "rewards": [[1.0]],
+    "infos": [["{}", "{}"]],
+}
+
+
+def written(folder, columns):
+    pq.write_table(pa.table(columns), folder / "a.parquet")
+    return folder / "a.parquet"
+
+
+def test_episodes_in_our_columns_are_read_whoever_wrote_them(tmp_path):
+    [episode] = open_trajectories(written(tmp_path, OURS))
+    assert (episode.observations, episode.rewards, episode.seed) == (("a", "b"), (1.0,), 0)
+    fixed = pa.array([["a", "b"]], pa.list_(pa.string(), 2))  # other lists than ours
+    assert open_trajectories(written(tmp_path, OURS | {"observations": fixed})) == [episode]
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("terminated", ["false"]),
+        ("terminated", [None]),
+        ("truncated", [0.5]),
+        ("seed", ["x"]),
+        ("seed", [1.5]),
+        ("env_id", [5]),
+        ("observations", ["ab"]),
+        ("observations", [["a", None]]),
+        ("observations", [[1, 2]]),
+        ("actions", [[None]]),
+        ("token_ids", [[["x"]]]),
+        ("token_ids", [[[-5]]]),
+        ("logprobs", [[[float("nan")]]]),
+        ("logprobs", [[[1.0]]]),
+        ("logprobs", [[[-1.0, -2.0]]]),
+        ("rewards", [["1"]]),
+        ("rewards", [[True]]),
+        ("infos", [["{},{}", "{}"]]),
+        ("infos", [["null", "{}"]]),
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_its_column(tmp_path, column, values):
+    with pytest.raises(DataError, match=rf"a\.parquet: (row 0|{column}): expected"):
+        open_trajectories(written(tmp_path, OURS | {column: values}))
+
+
+def test_a_column_that_nobody_reads_may_hold_anything(tmp_path):
+    far = pa.array([2**60], pa.timestamp("us"))  # a year that Python has not
+    pair = {"prompt": ["p"], "chosen": ["a"], "rejected": ["b"], "when": far}
+    assert open_pairs(written(tmp_path, pair))[0].chosen == "a"
+
+
+def test_two_values_of_one_name_are_refused(tmp_path):
+    table = pa.table({"prompt": ["p"], "chosen": ["a"], "rejected": ["b"]})
+    pq.write_table(table.append_column("chosen", pa.array(["z"])), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="each column once, got chosen twice"):
+        open_pairs(tmp_path / "a.parquet")
+    line = '{"prompt": "p", "chosen": "a", "chosen": "z", "rejected": "b"}\n'
+    (tmp_path / "b.jsonl").write_text(line)
+    with pytest.raises(DataError, match="line 1 .*'chosen' stands there twice"):
+        open_pairs(tmp_path / "b.jsonl")
+    for text, told in (
+        ("run: {seed: 1}\nrun: {seed: 2}\n", "run twice"),
+        ("run: {seed: 1, seed: 2}\n", "seed twice"),
+        ("1: 2\n", "1 where a name is expected"),
+        ("on: 3\n", "True where a name is expected"),
+    ):
+        (tmp_path / "c.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=told):
+            load(tmp_path / "c.yaml")
+
+
+def test_settings_are_read_from_plain_files_alone(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # nobody will ever write into it
+    for place in ("/dev/zero", tmp_path / "pipe", tmp_path):
+        with pytest.raises(ConfigError, match="got a folder, a pipe or a device"):
+            load(place)
+
+
+def test_copies_of_editors_and_held_out_rows_are_not_learnt_from(tmp_path):
+    row = '{"prompt": "p", "chosen": "a", "rejected": "b"}\n'
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    for name in ("a.jsonl", ".ipynb_checkpoints/a-checkpoint.jsonl"):
+        (tmp_path / name).write_text(row)
+    assert len(open_pairs(tmp_path)) == 1
+    (tmp_path / "holdout.jsonl").write_text(row)
+    with pytest.raises(DataError, match="expected one split, got others, holdout"):
+        open_pairs(tmp_path)
+
+
+def minari(folder, **columns):
+    (folder / "data/0").mkdir(parents=True, exist_ok=True)
+    space = json.dumps({"type": "Text", "max_length": 9, "min_length": 0, "charset": "abc"})
+    about = {"dataset_id": "a/b-v0", "data_format": "arrow", "total_episodes": 1}
+    about |= {"observation_space": space, "action_space": space}
+    (folder / "data/metadata.json").write_text(json.dumps(about))
+    (folder / "data/0/metadata.json").write_text('{"seed": 3}')
+    rows = {"observations": ["a", "b"], "actions": ["c", None], "rewards": [1.0, 0.0]}
+    rows |= {"terminations": [True, False], "truncations": [False, False]}
+    table = pa.table(rows | columns)
+    with pa.ipc.new_file(str(folder / "data/0/part-0.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    return folder
+
+
+def test_episodes_of_minari_are_of_the_types_that_it_writes(tmp_path):
+    [episode] = read_minari(minari(tmp_path))
+    assert (episode.terminated, episode.seed) == (True, 3)
+    for columns in (
+        {"terminations": ["false", "false"]},
+        {"observations": [b"a", b"b"]},
+        {"actions": [None, None]},
+        {"infos": ["x", "y"]},
+        {"infos": [{"info": "5", "action": "5"}] * 2},
+    ):
+        with pytest.raises(DataError, match=f"{next(iter(columns))}: expected"):
+            read_minari(minari(tmp_path, **columns))
+
+
+def h5(path, **columns):
+    rows = {"observations": np.zeros((4, 2)), "actions": np.array([0, 1, 0, 1])}
+    rows |= {"rewards": np.arange(4.0), "terminals": np.array([0, 1, 0, 1])}
+    rows |= {"episode_terminals": np.array([0, 1, 0, 1])}
+    with h5py.File(path, "w") as file:
+        for name, values in (rows | columns).items():
+            file[name] = values
+    return path
+
+
+def test_columns_of_hdf5_are_a_number_a_step(tmp_path):
+    path = tmp_path / "a.h5"
+    told = read_h5_transitions(h5(path, rewards=np.arange(4.0)[:, None], terminals=[0, 1, 0, 1.0]))
+    assert told.rewards.tolist() == [0, 1, 2, 3] and told.terminated.tolist() == [0, 1, 0, 1]
+    for columns in (
+        {"rewards": np.zeros((4, 2))},
+        {"terminals": np.array([b"False"] * 4)},
+        {"terminals": np.array([0, np.nan, 0, 1])},
+        {"actions": np.zeros((4, 2), int)},
+        {"actions": np.full(4, 2**63 + 1, np.uint64)},
+        {"next_observations": np.zeros((4, 3))},
+    ):
+        with pytest.raises(DataError, match=f"{next(iter(columns))}: expected"):
+            read_h5_transitions(h5(path, **columns))
+
+
+def test_bytes_of_hdf5_are_of_the_file_itself_and_as_many(tmp_path):
+    path = h5(tmp_path / "a.h5")
+    (tmp_path / "secret").write_bytes(b"\0" * 64)
+    with h5py.File(path, "a") as file:
+        del file["observations"]
+        file.create_dataset(
+            "observations", (4, 2), float, external=[(str(tmp_path / "secret"), 0, 64)]
+        )
+    with pytest.raises(DataError, match="observations: expected its numbers here"):
+        read_h5_transitions(path)
+    with h5py.File(path, "a") as file:
+        del file["observations"]
+        file.create_dataset("observations", (4, 2**35), float, chunks=(1, 2**10))
+    with pytest.raises(DataError, match="observations: expected an array that fits"):
+        read_h5_transitions(path)
+
+
+# --- adapters -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return build_weights(tmp_path_factory.mktemp("weights"))
+
+
+def base(weights):
+    return AutoModelForCausalLM.from_pretrained(weights / "actor", dtype=torch.float32)
+
+
+def adapter(weights, folder, **settings):
+    """An adapter that has learnt something, as PEFT saves it, and what it makes of a few tokens."""
+    torch.manual_seed(0)
+    config = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | settings
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT's own
+        model = get_peft_model(base(weights), LoraConfig(**config)).eval()
+        for name, weight in model.named_parameters():
+            if "lora_" in name:
+                torch.nn.init.normal_(weight, std=0.1)
+        model.save_pretrained(folder)
+    return folder, answers(model)
+
+
+@torch.inference_mode()
+def answers(model):
+    return model(torch.arange(3, 9)[None]).logits
+
+
+def test_an_adapter_with_biases_answers_as_it_was_trained(weights, tmp_path):
+    folder, expected = adapter(weights, tmp_path / "bias", lora_bias=True)
+    model = merged(load_adapter(base(weights), folder))  # PEFT cannot merge it
+    torch.testing.assert_close(answers(model), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("use_rslora", "false", "use_rslora: expected true or false, got 'false'"),
+        ("inference_mode", 1, "inference_mode: expected true or false, got 1"),
+        ("lora_alpha", float("nan"), "lora_alpha: expected a number above 0, got nan"),
+        ("r", "2", "r: expected a number above 0, got '2'"),
+        ("layer_replication", [[0, 1], [0, 1]], "layer_replication: expected an adapter of each"),
+        ("alora_invocation_tokens", [3], "alora_invocation_tokens: expected an adapter of each"),
+        ("rank_pattern", 5, "rank_pattern|no settings of an adapter|AttributeError"),
+        ("trainable_token_indices", [99_999_999], "IndexError"),
+    ],
+)
+def test_settings_of_an_adapter_are_of_their_types(weights, tmp_path, name, value, told):
+    folder, _ = adapter(weights, tmp_path / "adapter")
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: value}))
+    with pytest.raises((DataError, ConfigError), match=told):
+        load_adapter(base(weights), folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w: (100 * w).to(torch.int8),
+        lambda w: w > 0,
+        lambda w: w * float("nan"),
+        lambda w: w.double() * 1e300,
+    ],
+)
+def test_weights_of_an_adapter_are_finite_numbers(weights, tmp_path, change):
+    folder, _ = adapter(weights, tmp_path / "adapter")
+    file = folder / "adapter_model.safetensors"
+    save_file({name: change(w) for name, w in load_file(file).items()}, file)
+    with pytest.raises(DataError, match=r"lora_A\.weight: expected finite numbers, got"):
+        load_adapter(base(weights), folder)
+
+
+# --- worlds and templates -------------------------------------------------------------------------
+
+
+class Bell(gym.Env):
+    """One action, and it rings."""
+
+    observation_space = gym.spaces.Discrete(2)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 1, 1.0, True, False, {}
+
+
+def bell(**changes):
+    view = {"template": "{sound}", "describe": lambda *_: {"sound": "none"}}
+    names = {"action_names": ("wait", "ring")}
+    return LanguageEnv(Bell(), TextView(**(view | names | changes)))
+
+
+def test_success_is_true_or_false_and_states_have_texts_as_names():
+    env = bell(success=lambda env: "no")
+    env.reset(seed=0)
+    with pytest.raises(EnvironmentFault, match="success is true or false; got no"):
+        env.step('["ring"]')
+    env = bell(get_state=lambda env: {"place": {1: 2}})
+    with pytest.raises(EnvironmentFault, match="names in a state are texts"):
+        env.reset(seed=0)
+
+
+@pytest.mark.parametrize("field", ["sound.__class__", "sound[0]", "sound!r:>9", "sound:>99999"])
+def test_a_template_holds_names_of_fields_and_no_more(field):
+    with pytest.raises(ConfigError, match=r"environment\.template: expected the name of a field"):
+        bell(template=f"{{{field}}}")
+    assert bell(template="{sound:>9}").reset(seed=0)[0].endswith("none")
+    grid = EnvironmentConfig("lactchain/GridWorld-v0", template="{x:02d}{y}")
+    assert make_language_env(grid).reset(seed=0)[0]
