@@ -13,9 +13,12 @@ from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 import lactchain.environments  # noqa: F401  registers
 from lactchain.baselines.member_envs import make_numeric_env, spaces_of
-from lactchain.baselines.settings import WorldConfig
+from lactchain.baselines.settings import LoopConfig, TrainPPOConfig, WorldConfig
+from lactchain.baselines.training import train_agent
 from lactchain.baselines.vector import make_vector_env
+from lactchain.config.settings import RunConfig
 from lactchain.environments.language import language_env
+from lactchain.environments.registry import name_modules
 from lactchain.errors import ConfigError
 
 IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("lactchain/"))
@@ -139,6 +142,10 @@ def test_a_time_limit_that_is_no_number_of_steps_is_refused(env_id, steps):
         make_numeric_env(env_id, 1, max_episode_steps=steps)
 
 
-def test_an_id_may_name_the_module_that_registers_it():
+def test_an_id_may_name_the_module_that_registers_it(tmp_path):
+    name_modules(["other_worlds"])  # as a command does
+    world, loop = WorldConfig("other_worlds:others/Puzzle-v0"), LoopConfig(total_steps=64)
+    config = TrainPPOConfig(run=RunConfig(run_dir=str(tmp_path)), environment=world, loop=loop)
+    assert train_agent(config)["num_env_steps"] >= 64
     with closing(make_vector_env("other_worlds:others/Puzzle-v0", 2)) as envs:
         assert len(envs.reset(seed=0)[0]) == 2

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from lactchain.baselines.member_envs import check_finite, make_numeric_env
 from lactchain.baselines.settings import WorldConfig
+from lactchain.environments.registry import find_env
 from lactchain.errors import Interrupted
 from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.process import stop_requested
@@ -104,4 +104,4 @@ def evaluate_agent(agent: Any, world: WorldConfig, num_episodes: int, seed: int)
 def success_return(world: WorldConfig) -> float | None:
     """Return from which an episode of this world is a success; None where none is known."""
     stated = world.success_return
-    return gym.spec(world.id).reward_threshold if stated is None else stated
+    return find_env(world.id).reward_threshold if stated is None else stated

@@ -13,6 +13,7 @@ from lactchain import plugins
 from lactchain.baselines.kept import Kept
 from lactchain.environments import patience
 from lactchain.environments.checks import check_reset_form, check_shape, check_step_form, owned
+from lactchain.environments.registry import find_env
 from lactchain.errors import EnvironmentFault
 
 
@@ -179,7 +180,7 @@ def _batch(id: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv | None:
     known = (plugins.add_on("vector_envs") or {}).get(id)
     if known is not None and kwargs.keys() <= {"max_episode_steps"}:
         return known(num_envs, **kwargs)
-    if gym.spec(id.rpartition(":")[2]).vector_entry_point is None or known is not None:
+    if find_env(id).vector_entry_point is None or known is not None:
         return None
     envs = gym.make_vec(id, num_envs, "vector_entry_point", **kwargs)
     if envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
