@@ -8,6 +8,7 @@
 `LoopConfig(tau=2)` raises `ValueError("tau: expected a number in (0, 1], got 2")`.
 """
 
+import math
 import typing
 from dataclasses import dataclass
 from functools import cache
@@ -24,9 +25,10 @@ class Bound:
     below: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Whether a number lies within; NaN does not."""
+        """Whether a number lies within; what is not finite does not."""
         return (
-            (self.at_least is None or value >= self.at_least)
+            -math.inf < value < math.inf
+            and (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
             and (self.at_most is None or value <= self.at_most)
             and (self.below is None or value < self.below)

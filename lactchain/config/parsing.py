@@ -313,10 +313,16 @@ def _explain(message: str, config_class: type) -> str:
         key = ".".join([*parents, unknown[1]])
         near = _near(key, list(_keys(config_class)))
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    told = " ".join(message.split())
+    if union := re.search(r"Union subtypes Subtypes: \[(.*)\] Errors: .* Given value: (.*)", told):
+        kinds = re.findall(r"(?<![\w.])(int|float|str|bool|list|tuple|NoneType)\b", union[1])
+        names = ["null" if kind == "NoneType" else kind for kind in dict.fromkeys(kinds)]
+        if names != ["null"]:  # else of a part, whose own line follows
+            return f"{path}: expected {' or '.join(names)}, got {union[2]}"
     wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)
     if wrong and path:
         expected = re.sub(r"<class '(.+?)'>", r"\1", wrong[1]).replace("typing.", "")
         if expected.startswith(("tuple", "list")):
             expected = "a list, such as '[first, second]'"
         return f"{path}: expected {expected}, got {wrong[2]}"
-    return " ".join(message.split())
+    return told

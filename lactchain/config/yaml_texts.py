@@ -94,9 +94,9 @@ def to_yaml(settings: Mapping[str, Any]) -> str:
 def load(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file; `ConfigError` where there is none."""
     shown = in_short(str(path))
-    if Path(path).exists() and not Path(path).is_file():  # a pipe or a device may have no end
-        raise ConfigError(f"{shown}: expected a YAML file, got a folder, a pipe or a device")
     try:
+        if Path(path).exists() and not Path(path).is_file():  # a pipe may have no end
+            raise ConfigError(f"{shown}: expected a YAML file, got a folder, a pipe or a device")
         loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise ConfigError(f"{shown}: expected a YAML file, got {error.strerror}") from error

@@ -164,7 +164,8 @@ def _is_numeric(value: Any, shape: tuple[int, ...]) -> bool:
 
 def _fault(env: gym.Env, rule: str, got: object) -> EnvironmentFault:
     try:
-        shown = " ".join(str(got).split())[:200]
+        kind = "" if isinstance(got, tuple | str | dict) else f" ({type(got).__name__})"
+        shown = " ".join(str(got).split())[:200] + kind
     except ValueError:  # Python writes no number of more than 4,300 digits
         whole = isinstance(got, int)
         shown = f"a number of {got.bit_length()} bits" if whole else "one of thousands of digits"
