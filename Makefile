@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 # Two threads of one process can wait on each other for longer than they save: one is enough here.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: install quickstart pretrained rehearsal test test-slow lint
+.PHONY: install quickstart pretrained rehearsal docs test test-slow lint
 
 install: $(INSTALLED)
 
@@ -31,6 +31,11 @@ pretrained: $(INSTALLED)
 
 rehearsal: $(INSTALLED)
 	.venv/bin/python benchmarks/rehearsal.py
+
+# The manual and the docstrings as a site, without a network.
+docs: $(INSTALLED)
+	.venv/bin/python -m sphinx -W -q -b html docs site
+	@echo site/index.html
 
 test: $(INSTALLED)
 	.venv/bin/python -m pytest -n 2 --dist worksteal
