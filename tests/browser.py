@@ -66,3 +66,17 @@ class Visit:
         self.context.close()
         assert self.messages == []
         assert len(self.requests) == 1
+
+
+def choose(visit, state) -> None:
+    """Clicks a goal, and then the side of a cell."""
+    goal = f"goal at ({state['goal_x']}, {state['goal_y']})"
+    visit.page.locator(f".goals .hit[aria-label^='{goal}']").click()
+    facing = ("up", "right", "down", "left")[state["orientation"]]
+    cell = f"({state['x']}, {state['y']}) facing {facing}"
+    visit.page.locator(f".split.map > div > .board .hit[aria-label^='{cell}']").click()
+
+
+def four_digits(value: float) -> str:
+    """A number as the page writes it."""
+    return f"{value:.4g}".replace("-", "−")

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -14,16 +13,15 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, LoraSettings
-from lactchain.environments.extractors import Chain, make_extractor
-from lactchain.errors import ConfigError, DataError, NonFiniteError
+from lactchain.environments.extractors import make_extractor
+from lactchain.errors import ConfigError, NonFiniteError
 from lactchain.functional.random_streams import draw, uniform
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged
 from lactchain.models.generation import cascade
 from lactchain.models.generation.automaton import build_automaton
-from lactchain.models.generation.cascade import COLUMNS, RowCache
+from lactchain.models.generation.cascade import COLUMNS
 from lactchain.models.generation.decoding import Decoder
-from lactchain.models.generation.enumeration import chain_tree, token_tree
 from lactchain.types import ChainGrammar
 
 ACTIONS = ("move forward", "turn left", "turn right")
@@ -314,180 +312,3 @@ def test_a_model_that_is_not_finite_is_an_error_and_not_a_completion(value):
         model.model.norm.weight[3] = value
     with pytest.raises(NonFiniteError, match="weights"):
         decoder.sample(PROMPTS, range(5))
-
-
-# --- constrained ----------------------------------------------------------------------------------
-
-
-def masked_logprob(model, prompt, completion, completions, temperature=1.0):
-    """Log-probability of a completion when only what continues one of `completions` may be said."""
-    logprobs = logprobs_of(model, prompt, completion, temperature)
-    total = 0.0
-    for place, token in enumerate(completion):
-        allowed = sorted({a[place] for a in completions if a[:place] == completion[:place]})
-        row = logprobs[place, allowed].log_softmax(-1)
-        total += float(row[allowed.index(token)])
-    return total
-
-
-@pytest.mark.parametrize("extractor", ["json_list", "json_object"])
-@pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_constrained_samples_are_legal_chains(tokenizer, extractor):
-    decoder, reader = constrained(tokenizer, extractor, max_chain_length=4)
-    rows = decoder.sample(PROMPTS * 40, range(5 * 40))
-    eos = TOKENIZERS[tokenizer].eos_token_id
-    chains = set()
-    for row in rows:
-        chain = reader.parse(TOKENIZERS[tokenizer].decode(row.token_ids[:-1]))
-        assert isinstance(chain, Chain)
-        assert row.token_ids[-1] == eos and row.stop_reason == "stop"
-        chains.add(chain.actions)
-    assert {len(chain) for chain in chains} == {1, 2, 3, 4}
-    assert {action for chain in chains for action in chain} == {0, 1, 2}
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-@pytest.mark.parametrize("extractor", ["json_list", "json_object"])
-@pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_enumeration_is_the_exact_distribution_over_all_chains(tokenizer, extractor, temperature):
-    decoder, reader = constrained(tokenizer, extractor, temperature=temperature)
-    completions, probabilities = decoder.enumerate(PROMPTS[:3])
-    expected = legal_completions(reader.grammar, TOKENIZERS[tokenizer])
-    assert sorted(completions) == sorted(expected)
-    assert decoder.automaton.longest == max(map(len, expected))
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
-    for prompt, row in zip(PROMPTS[:2], probabilities, strict=False):
-        for place in range(0, len(completions), 5):
-            logprob = masked_logprob(
-                shared_model(), prompt, completions[place], expected, temperature
-            )
-            assert np.log(row[place]) == pytest.approx(logprob, abs=1e-5)
-
-
-def test_constrained_samples_follow_the_enumerated_distribution():
-    decoder, _ = constrained("mistral", max_chain_length=2)
-    completions, (probabilities,) = decoder.enumerate(PROMPTS[:1])
-    count = 20_000
-    rows = decoder.sample(PROMPTS[:1] * count, range(count))
-    place = {completion: i for i, completion in enumerate(completions)}
-    counts = np.bincount([place[row.token_ids] for row in rows], minlength=len(completions))
-    error = np.abs(counts / count - probabilities)
-    assert (error < 4 * np.sqrt(probabilities / count) + 2e-4).all()
-    for row in rows[:50]:
-        assert np.exp(sum(row.logprobs)) == pytest.approx(probabilities[place[row.token_ids]])
-
-
-def peak_bytes(monkeypatch, work):
-    """Most bytes of keys and values that lived at the same time while `work` was done."""
-    living, totals = [], [0]
-
-    def note(cache):
-        living.append(weakref.ref(cache.columns))
-        columns = [tensor for ref in living if (tensor := ref()) is not None]
-        totals.append(sum(c.numel() * c.element_size() for c in columns))
-        return cache
-
-    allocate, branch = RowCache.allocate, RowCache.branch
-    with monkeypatch.context() as patch:
-        patch.setattr(RowCache, "allocate", lambda *args: note(allocate(*args)))
-        patch.setattr(RowCache, "branch", lambda *args: note(branch(*args)))
-        result = work()
-    return max(totals), result
-
-
-@pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_enumeration_keeps_to_its_bytes_and_does_not_depend_on_them(tokenizer, monkeypatch):
-    """363 completions to three prompts, whose caches take more than 2 MB at once."""
-    decoder, _ = constrained(tokenizer, max_chain_length=5)
-    peak, (completions, expected) = peak_bytes(monkeypatch, lambda: decoder.enumerate(PROMPTS[:3]))
-    assert len(completions) == 363 and peak > 2e6
-    for budget in (300_000, 1_000_000):
-        work = functools.partial(decoder.enumerate, PROMPTS[:3], budget)
-        peak, (same_completions, found) = peak_bytes(monkeypatch, work)
-        assert budget / 8 < peak <= budget
-        assert completions == same_completions
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-def test_enumerating_prompts_together_is_enumerating_them_one_by_one():
-    decoder, _ = constrained()
-    completions, together = decoder.enumerate(PROMPTS)
-    for prompt, row in zip(PROMPTS, together, strict=True):
-        same_completions, (alone,) = decoder.enumerate([prompt])
-        assert same_completions == completions
-        np.testing.assert_allclose(alone, row, atol=1e-6)
-    narrow = decoder.enumerate(PROMPTS, budget=1)[1]  # one row is held where none fits
-    np.testing.assert_allclose(narrow, together, atol=1e-6)
-
-
-def test_each_completion_of_a_list_is_a_path_through_its_tree():
-    completions, tokens = [(4, 9), (4, 5, 9), (6, 9)], [4, 5, 6, 9]
-    tree = token_tree(completions, tokens)
-    assert tree.targets.shape == (4, 4)  # the beginnings: none, 4, 4 5, and 6
-    for number, completion in enumerate(completions):
-        node = 0
-        for token in completion:
-            node = tree.targets[node, tokens.index(token)]
-        assert ~node == number
-    assert tree.room() == (1, 2)  # only the first token has two ways on; the next level has one
-    with pytest.raises(ValueError, match="none that begins another"):
-        token_tree([(4,), (4, 5)], [4, 5])
-
-
-@pytest.mark.parametrize("max_chain_length", [1, 2])
-def test_the_shortest_chains_can_be_enumerated_without_any_prompt(max_chain_length):
-    decoder, reader = constrained(max_chain_length=max_chain_length)
-    completions, probabilities = decoder.enumerate([])
-    assert sorted(completions) == sorted(legal_completions(reader.grammar, TOKENIZER))
-    assert probabilities.shape == (0, len(completions))
-
-
-def test_an_enumeration_reads_each_text_of_the_tree_once(monkeypatch):
-    model, fed = make_model(), []
-    automaton = build_automaton(ChainGrammar(ACTIONS, max_chain_length=4), TOKENIZER)
-    decoder = Decoder(model, TOKENIZER.eos_token_id, PREFIX, automaton=automaton)
-    model.model.register_forward_pre_hook(
-        lambda module, args, kwargs: fed.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
-    decoder.enumerate(PROMPTS, budget=200_000)
-    assert sum(fed) == len(PROMPTS) * len(chain_tree(automaton).states) and len(fed) > 20
-
-
-def test_forced_tokens_are_fed_together():
-    model, fed = make_model(len(TOKENIZERS["mistral"])), []
-    grammar = ChainGrammar(ACTIONS[:2], max_chain_length=2)
-    automaton = build_automaton(grammar, TOKENIZERS["mistral"])
-    decoder = Decoder(model, 2, PREFIX, automaton=automaton)
-    model.model.register_forward_pre_hook(
-        lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
-    (row,) = decoder.sample(PROMPTS[1:2], [0])
-    draws = sum(logprob != 0 for logprob in row.logprobs)
-    assert len(fed) <= draws < len(row.token_ids)
-    # The prompt with `["`; then `move forward`, `", "`, ...: two tokens each time.
-    assert fed[0] == (1, 2) and set(fed[1:]) <= {(1, 2)}
-
-
-@pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_names_that_begin_others_are_told_apart_by_what_follows(tokenizer):
-    names = ("turn", "turn left")
-    grammar = ChainGrammar(names, max_chain_length=2)
-    tokenizer = TOKENIZERS[tokenizer]
-    automaton = build_automaton(grammar, tokenizer)
-    decoder = Decoder(shared_model(), tokenizer.eos_token_id, PREFIX, automaton=automaton)
-    completions, _ = decoder.enumerate(PROMPTS[:1])
-    assert sorted(completions) == sorted(legal_completions(grammar, tokenizer))
-
-
-@pytest.mark.parametrize(
-    ("names", "token", "said"),
-    [
-        # The token `", "a` leaves one border, right behind the name, and there `a` begins `ab`.
-        (("a", "ab"), '", "a', "begin another's"),
-        (("ab", "a"), '", "a', "begin another's"),
-        (("a", "b"), 'a", "b', "straddle"),
-    ],
-)
-def test_a_tokenizer_that_does_not_tell_actions_apart_is_refused(names, token, said):
-    with pytest.raises(DataError, match=said):
-        build_automaton(ChainGrammar(names), wrapped(with_words([token])))
