@@ -117,7 +117,8 @@ def built(shape, cell):
     parts = [built(part, cell) for part in shapes]
     if kind == "one twice":
         return [parts[0], parts[0]]
-    return dict(enumerate(parts)) if kind == "dict" else {"list": list, "tuple": tuple}[kind](parts)
+    named = {str(number): part for number, part in enumerate(parts)}
+    return named if kind == "dict" else {"list": list, "tuple": tuple}[kind](parts)
 
 
 def write(held, cell):
