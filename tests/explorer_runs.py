@@ -68,6 +68,9 @@ class GridRun:
         summary = {"seed": self.seed, "num_pairs": 9, "num_env_steps": 4321, "round": 2}
         summary |= {"critic_r2": 0.9 - self.seed / 10}
         write_run(self.directory, {"run": {"seed": self.seed}} | environment, 3, summary)
+        with (self.directory / "metrics.jsonl").open("a") as file:
+            for number, skill in self.skill.items():
+                file.write(json.dumps({"step": number, "eval/success_rate": skill}) + "\n")
         write_run(self.directory / "warm_start", environment, 20, {"loss": 0.5})
         for number in SKILL:
             if number:

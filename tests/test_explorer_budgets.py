@@ -123,6 +123,19 @@ def test_pairs_that_begin_alike_are_told_apart(narrow):
     assert "state" in narrow.text(".longtable thead")
 
 
+def test_a_point_of_a_curve_leads_to_the_episodes_of_its_round_and_a_drag_does_not(visit):
+    chart = visit.page.locator("figure.chart:has-text('eval/success_rate') .u-over").first
+    visit.open("curves")
+    chart.hover(position={"x": 20, "y": 60})
+    visit.page.mouse.down()
+    visit.page.mouse.move(400, 400, steps=3)
+    visit.page.mouse.up()
+    assert visit.page.get_attribute("#tab-curves", "aria-selected") == "true"
+    box = chart.bounding_box()
+    chart.click(position={"x": box["width"] - 2, "y": 60})
+    assert visit.page.input_value("#filter-round") == "2"
+
+
 @pytest.mark.parametrize(("screen", "name"), [("pairs", "chosen"), ("episodes", "end_text")])
 def test_filtered_rows_are_saved_as_a_file_of_all_columns(visit, run, screen, name):
     visit.open(screen)

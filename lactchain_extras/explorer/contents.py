@@ -110,6 +110,8 @@ def _pairs(parts: Mapping[str, RunView], states: States, ways: Ways) -> Iterator
                 "state": states.number(pair.state or None),
                 "chosen_way": ways.way(pair.state, pair.chosen),
                 "rejected_way": ways.way(pair.state, pair.rejected),
+                "chosen_logprob": sum(pair.chosen_logprobs) if pair.chosen_logprobs else None,
+                "rejected_logprob": sum(pair.rejected_logprobs) if pair.rejected_logprobs else None,
             }
 
 

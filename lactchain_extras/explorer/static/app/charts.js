@@ -14,8 +14,9 @@ function Curves({ title, series, log = false, xLabel = "step", height = 190, at 
     return () => { observer.disconnect(); plot.destroy(); };
   }, [series, log, dark, height]);
   useEffect(() => { if (at != null) drawnPlot.current.setCursor({ left: drawnPlot.current.valToPos(at, "x"), top: 0 }); }, [at, series, dark]);
-  const pick = () => { const { cursor, data } = drawnPlot.current; if (onPick && cursor.idx != null) onPick(data[0][cursor.idx]); };
-  return html`<figure class="chart"><figcaption>${title}</figcaption><div ref=${box} onClick=${pick} /></figure>`;
+  const pressed = useRef(0);  // a drag zooms, and is no click
+  const pick = (event) => { const { cursor, data } = drawnPlot.current; if (onPick && cursor.idx != null && Math.abs(event.clientX - pressed.current) < 4) onPick(data[0][cursor.idx]); };
+  return html`<figure class="chart"><figcaption>${title}</figcaption><div ref=${box} onMouseDown=${(event) => { pressed.current = event.clientX; }} onClick=${pick} /></figure>`;
 }
 
 function useDark() {

@@ -38,7 +38,7 @@ function CurvesScreen() {
       <label class="field"><span>smoothing</span><input id="smoothing" type="range" min="0" max="0.99" step="0.01" value=${weight} onInput=${(event) => setWeight(Number(event.target.value))} /> ${weight.toFixed(2)}</label>
       <${Toggle} label="log scale" on=${log} onChange=${setLog} />
       ${facts.runs.length > 1 && html`<${Toggle} label="runs as a band" on=${band} onChange=${setBand} title="mean, lowest and highest of the runs, each round apart" />`}
-      <span class="count">${number(keys.length)} metrics; drag in a chart to zoom, double-click to go back</span>
+      <span class="count">${number(keys.length)} metrics; drag in a chart to zoom, double-click to go back; a click on a round shows its episodes, on SimPO its pairs</span>
     </div>
     <details class="keys"><summary>choose metrics</summary><div class="chips">${matching.map((key) => html`<${Toggle} label=${visible(key)} on=${picked.includes(key)} onChange=${(on) => pick(on ? [...picked, key] : picked.filter((other) => other !== key))} />`)}</div></details>
     ${facts.runs.length < 2 && html`<p class="muted" id="beside">Another run beside this one, such as another seed, here and in Compare: <code>lactchain report RUN --beside '[OTHER_RUN]'</code></p>`}
@@ -62,7 +62,9 @@ function Metric({ name, weight, log, band }) {
   }, [name, weight, band]);
   if (!series.length) return null;
   const others = /(^|· )(eval|rollout)\/episode_return$/.test(name) ? facts.references.map((other, n) => reference(other, n, series)) : [];
-  return html`<${Curves} title=${visible(name)} series=${[...series, ...others]} log=${log} xLabel=${/^(eval|alarm)\//.test(name) && tables.results.length ? "round" : "step"} />`;
+  const isRound = /^(eval|alarm)\//.test(name) && tables.results.length > 0;
+  const pick = isRound ? (round) => go("episodes", { filter: { round: String(round) } }) : name.startsWith("simpo ·") ? () => go("pairs") : null;
+  return html`<${Curves} title=${visible(name)} series=${[...series, ...others]} log=${log} xLabel=${isRound ? "round" : "step"} onPick=${pick} />`;
 }
 
 /** A level line: what somebody else reaches. */

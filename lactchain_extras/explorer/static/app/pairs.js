@@ -78,7 +78,7 @@ function Pair({ row }) {
   const pair = tables.pairs.row(row), scene = sceneOf(pair.state);
   const side = (kind) => html`<div class=${`side-of-pair ${kind}`}><h4 class=${kind === "chosen" ? "good" : "bad"}>${kind} <span class="number" title="what ranked it: by the critic, or what it earned">score ${signed(pair[`${kind}_value`])}</span></h4>
     ${scene && scene.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${pair[`${kind}_way`] ? [{ from: scene.agent, way: pair[`${kind}_way`], order: kind === "chosen" ? 0 : 1 }] : []} label=${`${kind} answer`} />`}
-    <code class="completion"><${Text} text=${pair[kind]} /></code><p class="muted" title="what this one completion earned, its actions discounted as the critic discounts">discounted reward ${number(pair[`${kind}_return`])}${isNoChain(row, kind) ? " · no chain" : ""}</p></div>`;
+    <code class="completion"><${Text} text=${pair[kind]} /></code><p class="muted" title="what this one completion earned, its actions discounted as the critic discounts">discounted reward ${number(pair[`${kind}_return`])}${pair[`${kind}_logprob`] != null ? html` · <span title="of the whole answer, by the actor that this training began with">log-probability before ${number(pair[`${kind}_logprob`])}</span>` : ""}${isNoChain(row, kind) ? " · no chain" : ""}</p></div>`;
   return html`<div class="detail"><header><b>${roundName(pair.round)}</b> · margin <b>${number(marginOf(row))}</b>${pair.state != null && html` · <${Go} to="states" with=${{ state: pair.state }}>this state in every round<//>`}</header>
     <pre class="prompt"><${Text} text=${pair.prompt} most=${1500} /></pre><div class="two">${side("chosen")}${side("rejected")}</div></div>`;
 }
