@@ -333,7 +333,7 @@ def _check_spaces(data: transitions.TransitionData, agent: Population) -> None:
         ("observations", agent.observation_space, data.observations),
         ("actions", agent.action_space, data.actions),
     ):
-        is_kind = np.issubdtype(space.dtype, np.floating) or column.dtype.kind in "iu"
+        is_kind = name == "observations" or column.dtype.kind in "iu"
         fits = column.shape[1:] == space.shape and is_kind
         if not fits or column[0].astype(space.dtype) not in space:
             got = f"{column.dtype} of shape {column.shape[1:]}, such as {column[0]}"

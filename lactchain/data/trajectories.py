@@ -31,6 +31,7 @@ def _is_number(kind: pa.DataType) -> bool:
 TEXTS = (
     pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_binary,
 )  # fmt: skip
+ROUNDING = 1e-3  # by which the logarithm of a probability may be above 0
 KINDS = {
     "env_id": (0, _is_text, "texts"),
     "policy": (0, _is_text, "texts"),
@@ -112,12 +113,9 @@ def from_foreign(table: pa.Table, source: str | Path) -> list[Trajectory]:
         raise DataError(f"{source}: expected UTF-8, got {error}") from error
     for index, episode in enumerate(found):
         for action in episode.actions:
-            told = len(action.logprobs) in (0, len(action.token_ids))
-            if (
-                not told
-                or any(not p <= 0 for p in action.logprobs)
-                or min(action.token_ids, default=0) < 0
-            ):
+            fits = len(action.logprobs) in (0, len(action.token_ids))
+            fits &= all(p <= ROUNDING for p in action.logprobs)
+            if not fits or min(action.token_ids, default=0) < 0:
                 raise DataError(
                     f"{source}: row {index}: expected token ids from 0 on, and a log-probability, "
                     f"at most 0, for each or for none, got {action.token_ids} and {action.logprobs}"
@@ -133,7 +131,7 @@ def _check_column(column: pa.ChunkedArray, name: str, source: str | Path) -> Non
         if values.null_count:
             raise DataError(f"{source}: {name}: expected a value in each row, got null")
         if level < depth:
-            if not pa.types.is_list(values.type):
+            if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
                 raise DataError(f"{source}: {name}: expected lists, got {values.type}")
             values = values.flatten()
     if not is_kind(values.type) and not (depth and pa.types.is_null(values.type)):
