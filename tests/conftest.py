@@ -41,6 +41,16 @@ def imports_are_no_garbage() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def environment_stays() -> Iterator[None]:
+    """What a launch leaves in the environment of its process is gone for the next test."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests of the second package: `pytest -m "not extras"` leaves them out."""
     for item in items:

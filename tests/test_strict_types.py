@@ -17,7 +17,6 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from script_setups import build_weights
 from transformers import AutoModelForCausalLM
 
 from lactchain import EnvironmentConfig, LanguageEnv, TextView
@@ -203,11 +202,6 @@ def test_bytes_of_hdf5_are_of_the_file_itself_and_as_many(tmp_path):
 
 
 # --- adapters -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
 
 
 def base(weights):
