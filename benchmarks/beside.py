@@ -11,6 +11,7 @@ Student's 95 % interval of the mean of their logarithms, after each pair, so tha
 import math
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -74,7 +75,7 @@ def seconds(tree: Path, command: list[str], place: Path) -> float:
 
 def shown(logs: list[float]) -> str:
     """Median, and mean with its interval, of ratios whose logarithms these are."""
-    middle = sorted(logs)[len(logs) // 2]
+    middle = statistics.median(logs)
     mean, half = student(logs)
     low, high = math.exp(mean - half), math.exp(mean + half)
     return f"median {math.exp(middle):.3f}, mean {math.exp(mean):.3f} ({low:.3f} to {high:.3f})"

@@ -118,10 +118,10 @@ class Training:
             return self._summary()
         except Interrupted as stop:
             self.save()
-            raise Interrupted(
-                stop_requested(),
-                f"{self.run.directory}: {stop}, state saved; give the same command to go on",
-            ) from stop
+            what = "state saved; give the same command to go on"
+            if not self._saved:
+                what = "nothing was learnt yet; give the same command to begin"
+            raise Interrupted(stop_requested(), f"{self.run.directory}: {stop}, {what}") from stop
 
     def _learn_to_the_end(self) -> None:
         unit = "updates" if self._is_offline else "steps"
