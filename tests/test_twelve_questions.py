@@ -1,6 +1,8 @@
 """The twelve questions of comparing of docs/explorer.md, asked with a mouse, as the ten are."""
 
+import json
 import re
+import shutil
 
 import pytest
 from browser import chromium
@@ -12,8 +14,10 @@ from lactchain.data.intervals import paired_interval
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.inspection.run_view import open_run
+from lactchain.runs.run import read_summary
+from lactchain.storage.manifests import write_with_manifest
 from lactchain_extras.explorer.beside import episodes_beside
-from lactchain_extras.explorer.report import write_report
+from lactchain_extras.explorer.report import render, write_report
 from lactchain_extras.explorer.worth import Worth
 
 ROWS = ".compare .longtable tbody tr:not(.space)"
@@ -180,6 +184,17 @@ def test_a_question_of_comparing_is_answered_in_three_clicks(page, runs, questio
 def test_these_are_the_questions_of_comparing_of_the_documentation(root):
     text = (root / "docs/explorer.md").read_text().partition("## Twelve questions")[2]
     assert re.findall(r"^\| (.+\?) \|", text, re.MULTILINE) == list(QUESTIONS)
+
+
+def test_what_is_compared_at_first_is_what_each_run_ended_with(runs, tmp_path):
+    shutil.copytree(runs[1].directory, tmp_path / "undone")
+    summary = read_summary(tmp_path / "undone") | {"round": 1}  # its last round was not kept
+    write_with_manifest(tmp_path / "undone/summary.json", json.dumps(summary).encode(), {})
+    one, two = open_run(runs[0].directory), open_run(tmp_path / "undone")
+    told = re.search(r'id="facts">(.*?)</script>', render(one, [two]))[1]
+    assert json.loads(told)["chosen"] == [2, 1]
+    episodes, _ = episodes_beside([one, two], [Worth(), Worth()])
+    assert {episode.stage for episode in episodes} == {"round_1/evaluation"}
 
 
 def test_where_room_is_short_the_states_that_end_differently_come_first(runs, monkeypatch):

@@ -21,7 +21,13 @@ from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.contents import Contents, contents
 from lactchain_extras.explorer.markup import assets, environment, static
 from lactchain_extras.explorer.rollout_tables import succeeded
-from lactchain_extras.explorer.summary import RoundFacts, state_label, summarise, words
+from lactchain_extras.explorer.summary import (
+    RoundFacts,
+    chosen_round,
+    state_label,
+    summarise,
+    words,
+)
 from lactchain_extras.explorer.tables import pack
 
 # Each with its names in the summaries of pipelines, classic agents and single evaluations.
@@ -120,6 +126,7 @@ def _embedded(
         "compared": [[name, [_compared(run, name) for run in runs]] for name in COMPARED],
         "reasons": DROP_REASONS,
         "sample": _sample(view, held),
+        "chosen": [chosen_round(run) for run in runs],
         "left_out": held.left_out,
         "settings": settings(runs),
         "asked": SAMPLED.format(**asked) if asked.get("sampled") else "",

@@ -19,11 +19,11 @@ function sideName({ run, round }) {
   return [name, round == null ? "" : roundName(round)].filter(Boolean).join(", ") || "this run";
 }
 
-/** What is compared at first: this run's result, and the last side of the next run or of the round before. */
+/** What is compared at first: the results of this run and of the next; of one run alone, what it began and ended with. */
 function firstSides(sides) {
-  const result = (run) => sides.filter((side) => side.run === run).at(-1);
-  const other = facts.runs.length > 1 && result(1) ? result(1) : sides[0];
-  return [(result(0) || sides[0]).id, other.id];
+  const result = (run) => sides.find((side) => side.run === run && side.round === facts.chosen[run]);
+  const last = result(0) || sides.at(-1);
+  return result(1) ? [last.id, result(1).id] : [sides[0].id, last.id];
 }
 
 /** The mean of differences, and where it lies with 95 %, by the normal approximation. */
