@@ -91,6 +91,10 @@ def test_an_optional_part_is_opened_and_closed_from_either_side(tmp_path):
     [
         ("--critic.gama 1", "critic.gama: no such key; did you mean critic.gamma"),
         ("--seed 1", "seed: no such key; did you mean run.seed"),
+        ("--critic null", "critic: expected settings below it, such as --critic.NAME, got null"),
+        ("--config=", "--config: expected the name of a configuration, or a file, got nothing"),
+        ("--run.threads 1.0", "run.threads: expected int or null, got 1.0"),
+        ("--training.learning_rate .inf", "learning_rate: expected a number above 0, got inf"),
         ("--run.see 3", "run.see: no such key"),
         ("--actor.strategy founder", "got 'founder'; did you mean founding?"),
         ("--actor.strategy xyzzy", "actor.strategy: expected one of none, direct, "),

@@ -314,6 +314,11 @@ def _explain(message: str, config_class: type) -> str:
         near = _near(key, list(_keys(config_class)))
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
     told = " ".join(message.split())
+    if told == "Unexpected config:":
+        return "--config: expected the name of a configuration, or a file, got nothing"
+    if path and (given := re.search(r"Unable to load config '(.*?)'", told)):
+        part = path.partition(".")[0]
+        return f"{part}: expected settings below it, such as --{part}.NAME, got {given[1]}"
     if union := re.search(r"Union subtypes Subtypes: \[(.*)\] Errors: .* Given value: (.*)", told):
         kinds = re.findall(r"(?<![\w.])(int|float|str|bool|list|tuple|NoneType)\b", union[1])
         names = ["null" if kind == "NoneType" else kind for kind in dict.fromkeys(kinds)]
