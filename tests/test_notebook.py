@@ -35,7 +35,8 @@ def _shown(output) -> str:
 def test_the_notebook_answers_its_four_questions(root, tmp_path, monkeypatch):
     run = GridRun(tmp_path / "run", hostile=True)
     shown = run_notebook(root, run.directory, monkeypatch)
-    sizes, page, by_distance, states, errors, worst, changes, here, others, actor = shown
+    installed, sizes, page, by_distance, states, errors, worst, changes, here, others, actor = shown
+    assert installed == ""  # it is there already
     assert "'episodes': 865" in sizes
     assert page.startswith("<iframe srcdoc=") and '"screen": "states"' in html.unescape(states)
     assert "<script" not in page  # only within the frame, escaped
