@@ -1,6 +1,8 @@
 """The critic: an embedding model whose pooled token is read as a value in return units."""
 
+import json
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +13,19 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lactchain.config.settings import CriticConfig
+from lactchain.config.bounds import check_types
+from lactchain.config.settings import CriticConfig, check
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
-from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted, stored_bits
+from lactchain.models.headed import (
+    QUANTISATION,
+    HeadedModel,
+    at_stored_precision,
+    is_adapted,
+    stored_bits,
+)
 from lactchain.models.loading import check_encoder, load_encoder
-from lactchain.models.places import resolve_weights
+from lactchain.models.places import mend, resolve_weights
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
@@ -29,6 +38,9 @@ MEANING = ("mode", "gamma", "discount_per", "pooling", "instruction", "max_lengt
 """Fields of `CriticConfig` that say what the numbers mean; they are stored with the weights."""
 HEAD = "score.weight"
 """Its name in the encoder."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+"""Precisions that a critic may have been trained at."""
 
 POOLINGS = {"mean": "mean", "mean_tokens": "mean", "lasttoken": "last"}
 """Our names of sentence-transformers' ways to pool."""
@@ -122,8 +134,25 @@ class EmbeddingCritic(HeadedModel):
         """
         names = {*MEANING, "model", "value_scale", "value_offset"}
         file = directory / cls.config_file
-        mend = "expected a folder that a critic saved"
-        return read_versioned_json(file, cls.schema_version, names, mend)
+        how = "expected a folder that a critic saved"
+        stored = read_versioned_json(file, cls.schema_version, names, how)
+        try:
+            check_types(CriticConfig, {name: stored[name] for name in ("model", *MEANING)})
+            CriticConfig(**{name: stored[name] for name in MEANING})
+            check(stored.get("dtype", "float32") in DTYPES, "dtype", str(DTYPES), stored["dtype"])
+            for name in QUANTISATION:
+                told = stored.get(name, False)
+                check(isinstance(told, bool), name, "true or false", told)
+            for name in ("gamma", "pooling", "max_length"):
+                check(stored[name] is not None, name, "a value", None)
+            for name, least in (("value_scale", 0.0), ("value_offset", -math.inf)):
+                told = stored[name]
+                is_number = isinstance(told, int | float) and not isinstance(told, bool)
+                fits = is_number and least < told < 1e300
+                check(fits, name, f"a finite number above {least}", told)
+        except ValueError as error:
+            raise DataError(f"{file}: {error}; copy the critic whole, or train it anew") from error
+        return stored
 
     @classmethod
     def _from_checkpoint(cls, config: CriticConfig, trainable: bool) -> Self:
@@ -314,13 +343,33 @@ def resolve_pooling(config: CriticConfig) -> str:
 
 def _declared(folder: Path) -> tuple[Path, list[str]]:
     """The file in which sentence-transformers says how an encoder pools, and what it says."""
-    file = folder / "1_Pooling" / "config.json"
-    if not (folder / "modules.json").is_file() or not file.is_file():
-        return file, []
+    listed = folder / "modules.json"
+    if not listed.is_file():
+        return listed, []
+    modules = _modules(listed)
+    if others := [
+        kind for kind, _ in modules if kind not in ("Transformer", "Pooling", "Normalize")
+    ]:
+        log.warning(
+            "%s: %s is left out: the pooled token is what is read", listed, ", ".join(others)
+        )
+    found = [folder / place / "config.json" for kind, place in modules if kind == "Pooling"]
+    if not found:
+        return listed, []
+    file = found[0]
     stored = read_model_json(file)
-    flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value is True]
+    flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value]
     named = [stored["pooling_mode"]] if "pooling_mode" in stored else flags
     return file, [str(name).removeprefix("pooling_mode_") for name in named]
+
+
+def _modules(file: Path) -> list[tuple[str, str]]:
+    """Kind and folder of each part of an encoder of sentence-transformers, in their order."""
+    try:
+        told = json.loads(file.read_bytes())
+        return [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in told]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DataError(f"{file}: damaged ({error!r}); {mend(file.parent)}") from error
 
 
 def _declare(folder: Path, settings: CriticConfig, width: int) -> None:

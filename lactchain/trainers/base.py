@@ -28,6 +28,8 @@ from lactchain.trainers.guards import GuardedTrainer, readable
 NEVER = 10**9
 """A number of updates that no run reaches."""
 
+OUTWARD = ("push_to_hub", "hub_", "deepspeed", "fsdp")
+"""Arguments of transformers by which a file of settings would reach out of its run."""
 LARGE = 100_000_000
 """Bytes of a checkpoint that one wants to know of before the first is written."""
 
@@ -89,6 +91,11 @@ def training_arguments(
     for name in settings.extra:
         if name not in known:
             raise ConfigError(f"training.extra.{name}: no such argument of TrainingArguments")
+        if name.startswith(OUTWARD):
+            raise ConfigError(
+                f"training.extra.{name}: expected nothing that reaches beyond the run; lactchain "
+                "export writes to the hub, and configs/accelerate spreads a training"
+            )
         if name in fixed:
             raise ConfigError(
                 f"training.extra.{name}: set by the trainer itself or by a field of `training`"
@@ -103,12 +110,29 @@ def training_arguments(
     }
     try:
         arguments = TrainingArguments(**{**defaults, **fixed, **settings.extra})
-    except (TypeError, ValueError) as error:
+        _try_steps(arguments)
+    except Exception as error:  # noqa: BLE001  - theirs are of every kind (transformers 5.23)
         raise ConfigError(f"training.extra: refused by transformers: {error}") from error
     # A process that sees several GPUs would spread each batch over all of them (nn.DataParallel),
     # under other batch sizes than those of the settings.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
+
+
+def _try_steps(arguments: TrainingArguments) -> None:
+    """Makes optimiser and schedule for one number: what they refuse shows before the training."""
+    for name in ("max_grad_norm", "weight_decay"):
+        if not isinstance(value := getattr(arguments, name), int | float) or not value >= 0:
+            raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+    kind, settings = transformers.Trainer.get_optimizer_cls_and_kwargs(arguments)
+    optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
+    transformers.get_scheduler(
+        arguments.lr_scheduler_type,
+        optimizer,
+        num_warmup_steps=1,
+        num_training_steps=10,
+        scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,
+    )
 
 
 class RunTrainer(GuardedTrainer, transformers.Trainer):

@@ -33,6 +33,8 @@ MAX_CHAINS = 100
 HOSTS = "LACTCHAIN_HOSTS"
 """The environment variable that lets worlds be on other machines; no file can set it."""
 PAGE_SECONDS = 10.0
+MOST_REWARD = 3.4e38
+"""What float32 holds."""
 
 
 class OpenEnvWorld(gym.Env[str, str]):
@@ -115,8 +117,20 @@ class OpenEnvWorld(gym.Env[str, str]):
             return TextView(
                 (), "{observation}{feedback}", _describe, success=_success, max_chains=MAX_CHAINS
             )
+        try:
+            return self._told_view()
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"environment.id: openenv:{self.url}: expected the manifest that `lactchain serve`"
+                f" gives, got one with a fault: {error!r:.200}"
+            ) from error
+
+    def _told_view(self) -> TextView:
         grammar = dict(self.manifest["grammar"])
-        grammar["action_names"] = tuple(grammar["action_names"])
+        names = grammar["action_names"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"action_names: expected a list of texts, got {names!r:.60}")
+        grammar["action_names"] = tuple(names)
         listed = {"states": _states} if self.manifest["tasks"] else {}
         return TextView(
             grammar["action_names"],
@@ -195,15 +209,38 @@ class OpenEnvWorld(gym.Env[str, str]):
         except (WebSocketException, OSError, ValueError) as error:
             self.close()  # a reply that comes late would be taken for the next one
             raise _Lost(f"{self.url}: expected a reply to {kind}, got {error!r}") from error
+        told = reply.get("data") if isinstance(reply, dict) else None
+        if not isinstance(told, dict) or reply.get("type") in (None, "pong"):
+            raise self._odd(reply)
         if reply["type"] == "error":
-            said = reply["data"]
-            raise EnvironmentFault(f"{self.url}: {said.get('code')}: {said.get('message')}")
-        return reply["data"]
+            said = " ".join(f"{told.get('code')}: {told.get('message')}".split())
+            raise EnvironmentFault(f"{self.url}: {said[:500]}")
+        return told
+
+    def _odd(self, reply: Any) -> EnvironmentFault:
+        """The error for a reply that is none of OpenEnv's."""
+        got = " ".join(repr(reply).split())[:200]
+        return EnvironmentFault(
+            f"{self.url}: expected an observation of fields, a reward that is a number, and done,"
+            f" true or false, got {got}; ask who runs the server"
+        )
 
     def _read(self, data: Mapping[str, Any]) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """What `step` returns, out of the data of a reply."""
-        seen, reward, done = data["observation"], float(data["reward"] or 0.0), bool(data["done"])
-        info = dict(data.get("metadata") or {})
+        seen, reward, done = data.get("observation"), data.get("reward") or 0.0, data.get("done")
+        info = data.get("metadata") or {}
+        flags = [done] + [
+            of[name]
+            for of, names in ((seen, ("truncated", "success")), (info, ("terminated",)))
+            if isinstance(of, dict)
+            for name in names
+            if of.get(name) is not None
+        ]
+        is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
+        whole = isinstance(seen, dict) and isinstance(info, dict) and is_number
+        if not whole or abs(reward) > MOST_REWARD or not all(isinstance(f, bool) for f in flags):
+            raise self._odd(data)
+        reward, info = float(reward), dict(info)
         if done and "truncated" not in seen:
             say_once(
                 f"{self.url}: has no field truncated, so what a time limit cuts counts as ended"

@@ -259,9 +259,10 @@ def _index(data: Mapping[str, Any]) -> int:
 def _listen(host: str, port: int) -> socket:
     try:
         return create_server((host, port), backlog=1024)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"port: cannot listen at {host}:{port} ({error}); take another, or 0 for a free one"
+            f"host, port: cannot listen at {host}:{port} ({error}); take an address of this "
+            "machine, such as 127.0.0.1, and another port, or 0 for a free one"
         ) from error
 
 

@@ -78,6 +78,8 @@ def export_actor(config: PlayerConfig, folder: str | Path, dtype: ExportType) ->
         NonFiniteError: a weight is too large for the type.
     """
     base, folder = resolve_weights(config.model), Path(folder)
+    if (base / "critic_config.json").is_file():
+        raise DataError(f"{base}: expected a language model, got a critic; give its run's actor")
     load_tokenizer(base, padding_side="left", chat=True)
     updates = _Updates(base, config.adapter)
     report = ExportReport()

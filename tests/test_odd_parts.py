@@ -1,0 +1,206 @@
+"""What a critic's folder, an encoder's parts, a server and a trainer's arguments say is checked."""
+
+import json
+import logging
+
+import pytest
+from openenv_servers import FaultyGame, running
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from lactchain.config.settings import CriticConfig, EnvironmentConfig, PlayerConfig, TrainingConfig
+from lactchain.environments.language import make_language_env
+from lactchain.errors import ConfigError, DataError, EnvironmentFault
+from lactchain.models.critic import EmbeddingCritic, resolve_pooling
+from lactchain.trainers.base import training_arguments
+from lactchain_extras.ecosystems.openenv_client import OpenEnvWorld
+from lactchain_extras.weights.merging import export_actor
+
+
+@pytest.fixture(scope="module")
+def critic(weights, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("critic")
+    EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"))).save(folder)
+    (folder / "manifest.json").unlink(missing_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gamma", "0.9"),
+        ("gamma", float("nan")),
+        ("gamma", 2.0),
+        ("gamma", None),
+        ("gamma", True),
+        ("max_length", 0),
+        ("max_length", "512"),
+        ("mode", "zzz"),
+        ("discount_per", "zzz"),
+        ("pooling", "cls"),
+        ("pooling", None),
+        ("instruction", 5),
+        ("dtype", "float99"),
+        ("load_in_4bit", "false"),
+        ("value_scale", 0),
+        ("value_scale", float("inf")),
+        ("value_offset", float("nan")),
+        ("value_offset", True),
+        ("value_offset", 10**400),
+    ],
+)
+def test_what_a_critic_says_of_its_values_is_of_its_type(critic, tmp_path, name, value):
+    folder = tmp_path / "critic"
+    folder.mkdir()
+    for file in critic.iterdir():
+        if file.is_file():
+            (folder / file.name).symlink_to(file)
+    stored = json.loads((critic / "critic_config.json").read_text())
+    (folder / "critic_config.json").unlink()
+    (folder / "critic_config.json").write_text(json.dumps(stored | {name: value}))
+    with pytest.raises(
+        DataError, match=rf"critic_config\.json: {name}: expected .*copy the critic"
+    ):
+        EmbeddingCritic.read_meaning(folder)
+
+
+def test_a_critic_is_not_exported_as_an_actor(critic, tmp_path):
+    with pytest.raises(DataError, match="expected a language model, got a critic"):
+        export_actor(PlayerConfig(str(critic)), tmp_path, "float32")
+
+
+def encoder(folder, parts, **pooling):
+    """A folder of sentence-transformers that lists such parts, and pools so in the folder `pool`."""
+    (folder / "pool").mkdir(parents=True)
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": p} for kind, p in parts]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "pool/config.json").write_text(json.dumps(pooling))
+    return CriticConfig(str(folder))
+
+
+def test_an_encoder_pools_as_the_parts_that_its_folder_lists(tmp_path, caplog):
+    listed = [("Transformer", ""), ("Pooling", "pool")]
+    assert resolve_pooling(encoder(tmp_path / "a", listed, pooling_mode_mean_tokens=True)) == "mean"
+    assert (
+        resolve_pooling(encoder(tmp_path / "b", listed[:1], pooling_mode_cls_token=True)) == "last"
+    )
+    for number, flag in enumerate(("true", 1)):
+        with pytest.raises(ConfigError, match="got cls_token in .*pool/config.json"):
+            resolve_pooling(encoder(tmp_path / f"c{number}", listed, pooling_mode_cls_token=flag))
+    caplog.set_level(logging.WARNING)
+    dense = [*listed, ("Dense", "2_Dense")]
+    assert resolve_pooling(encoder(tmp_path / "d", dense, pooling_mode_mean_tokens=True)) == "mean"
+    assert "Dense is left out" in caplog.text
+    (tmp_path / "d/pool/config.json").unlink()
+    with pytest.raises(DataError, match="pool/config.json: no such file"):
+        resolve_pooling(CriticConfig(str(tmp_path / "d")))
+    (tmp_path / "d/modules.json").write_text("{")
+    with pytest.raises(DataError, match=r"modules\.json: damaged"):
+        resolve_pooling(CriticConfig(str(tmp_path / "d")))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [None, {}, {"action_names": 5}, {"action_names": "ab"}, {"action_names": ["a", "a"]}],
+)
+def test_a_manifest_with_a_fault_is_one_line(grammar):
+    manifest = {"grammar": grammar, "tasks": 0, "max_chains": 3}
+    schema = {"action": {"properties": {"text": {"type": "string"}}, "required": ["text"]}}
+    pages = {"/manifest": manifest, "/schema": schema}
+    routes = [Route(path, lambda _, of=page: JSONResponse(of)) for path, page in pages.items()]
+    told = pytest.raises(ConfigError, match=r"openenv:http.*expected the manifest.*a fault")
+    with running(Starlette(routes=routes)) as url, told:
+        make_language_env(EnvironmentConfig(f"openenv:{url}"))
+
+
+REPLY = {"observation": {"text": "a"}, "reward": 1.0, "done": False}
+
+
+@pytest.fixture(scope="module")
+def world():
+    with running(FaultyGame().app()) as url:
+        yield OpenEnvWorld(url)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"done": "false"},
+        {"done": 2},
+        {"done": None},
+        {"reward": "1.5"},
+        {"reward": True},
+        {"reward": [1]},
+        {"reward": 10**400},
+        {"observation": None},
+        {"observation": "a"},
+        {"observation": {"text": "a", "truncated": "false"}},
+        {"observation": {"text": "a", "success": "false"}},
+        {"metadata": ["a"]},
+        {"metadata": {"terminated": "no"}},
+    ],
+)
+def test_a_reply_is_of_its_types_or_refused_by_its_server(world, change):
+    assert world._read(REPLY)[:2] == ("a", 1.0)
+    with pytest.raises(EnvironmentFault, match=f"{world.url}: expected an observation of fields"):
+        world._read(REPLY | change)
+
+
+@pytest.mark.parametrize(
+    "reply", [[], {}, {"data": REPLY}, {"type": "pong", "data": REPLY}, {"type": "x", "data": None}]
+)
+def test_a_message_that_is_no_reply_is_refused(world, monkeypatch, reply):
+    class Socket:
+        def send(self, text):
+            pass
+
+        def recv(self, timeout):
+            return json.dumps(reply)
+
+    monkeypatch.setattr(world, "_socket", Socket())
+    with pytest.raises(EnvironmentFault, match="expected an observation of fields"):
+        world._ask("reset", {})
+
+
+def test_an_error_of_a_server_is_one_line(world, monkeypatch):
+    class Socket:
+        def send(self, text):
+            pass
+
+        def recv(self, timeout):
+            return json.dumps({"type": "error", "data": {"code": "C", "message": "a\n" * 100_000}})
+
+    monkeypatch.setattr(world, "_socket", Socket())
+    with pytest.raises(EnvironmentFault, match="C: a a a") as fault:
+        world._ask("reset", {})
+    assert len(str(fault.value)) < 600 and "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"push_to_hub": True},
+        {"hub_token": "secret"},
+        {"deepspeed": "/nowhere.json"},
+        {"fsdp": "full_shard"},
+        {"optim": "galore_adamw"},
+        {"optim_args": "a"},
+        {"max_grad_norm": "x"},
+        {"max_grad_norm": -1},
+        {"weight_decay": "0.1"},
+        {"weight_decay": None},
+        {"adam_beta1": 2.0},
+        {"lr_scheduler_type": "cosine_with_min_lr"},
+        {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"zzz": 1}},
+    ],
+)
+def test_what_a_training_would_refuse_or_send_is_refused_before_it(tmp_path, extra):
+    with pytest.raises(ConfigError, match=r"training\.extra") as error:
+        training_arguments(TrainingConfig(extra=extra), tmp_path, 0)
+    assert "secret" not in str(error.value)
+
+
+def test_other_arguments_of_transformers_are_taken(tmp_path):
+    extra = {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5, "weight_decay": 0.1}
+    assert training_arguments(TrainingConfig(extra=extra), tmp_path, 0).weight_decay == 0.1
