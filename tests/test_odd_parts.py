@@ -71,7 +71,7 @@ def test_a_critic_is_not_exported_as_an_actor(critic, tmp_path):
 
 
 def encoder(folder, parts, **pooling):
-    """A folder of sentence-transformers that lists such parts, and pools so in the folder `pool`."""
+    """A folder of sentence-transformers that lists such parts; how it pools stands in `pool`."""
     (folder / "pool").mkdir(parents=True)
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": p} for kind, p in parts]
     (folder / "modules.json").write_text(json.dumps(modules))

@@ -7,6 +7,7 @@ and asked again. Ctrl-D ends the game.
 """
 
 import signal
+import sys
 from dataclasses import dataclass
 from functools import partial
 
@@ -53,6 +54,8 @@ def main(config: PlayConfig) -> float | dict:
 def _player(config: PlayConfig, env: LanguageEnv) -> Policy:
     """Who plays: you, or an actor."""
     if config.actor is None:
+        if hasattr(sys.stdin, "reconfigure"):  # what is no text is nothing that can be played
+            sys.stdin.reconfigure(errors="backslashreplace")
         ask = lambda text: console.input(plain(text.split("\n")[-1]))  # noqa: E731
         return HumanPolicy(env.grammar, ask, partial(is_legal, env))
     from lactchain.models.actor import load_player
