@@ -261,8 +261,8 @@ def _listen(host: str, port: int) -> socket:
         return create_server((host, port), backlog=1024)
     except (OSError, OverflowError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"host, port: cannot listen at {host}:{port} ({error}); take an address of this "
-            "machine, such as 127.0.0.1, and another port, or 0 for a free one"
+            f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
+            "machine, such as 127.0.0.1; if the port is in use, take another, or 0 for a free one"
         ) from error
 
 
