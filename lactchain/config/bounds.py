@@ -9,9 +9,7 @@
 """
 
 import math
-import types
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
@@ -66,27 +64,6 @@ class Bounded:
             numbers = value if isinstance(value, list | tuple) else (value,)
             if not all(number is None or bound.holds(number) for number in numbers):
                 raise ValueError(f"{name}: expected {bound}, got {value!r}")
-
-
-def check_types(config_class: type, values: Mapping[str, Any]) -> None:
-    """Raises `ValueError` unless values, as a file has them, are of the types of their fields."""
-    hints = typing.get_type_hints(config_class)
-    for name, value in values.items():
-        if not _is_of(value, hints[name]):
-            kind = getattr(hints[name], "__name__", str(hints[name])).replace("typing.", "")
-            raise ValueError(f"{name}: expected {kind}, got {value!r}")
-
-
-def _is_of(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type; true and false are no numbers."""
-    options = typing.get_args(hint)
-    if typing.get_origin(hint) is typing.Literal:
-        return isinstance(value, str) and value in options
-    if options and typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return any(_is_of(value, option) for option in options)
-    if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    return isinstance(value, hint) if isinstance(hint, type) else True
 
 
 @cache

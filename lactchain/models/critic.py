@@ -13,7 +13,6 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lactchain.config.bounds import check_types
 from lactchain.config.settings import CriticConfig, check
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import attach_lora, load_adapter
@@ -30,7 +29,7 @@ from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating
 from lactchain.models.sharding import put
 from lactchain.models.weight_files import read_model_json, read_tensors, verify_manifest_if_any
-from lactchain.storage.files import make_folder, read_versioned_json, write_json
+from lactchain.storage.files import check_types, make_folder, read_versioned_json, write_json
 
 log = logging.getLogger(__name__)
 

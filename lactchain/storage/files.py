@@ -11,6 +11,8 @@ import math
 import os
 import re
 import shutil
+import types
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,6 +193,27 @@ def read_versioned_json(
     if missing := set(names) - stored.keys():
         raise DataError(f"{path}: damaged, {sorted(missing)} are missing")
     return stored
+
+
+def check_types(config_class: type, values: Mapping[str, Any]) -> None:
+    """Raises `ValueError` unless values of a JSON file are of the types of a class's fields."""
+    hints = typing.get_type_hints(config_class)
+    for name, value in values.items():
+        if not _is_of(value, hints[name]):
+            kind = getattr(hints[name], "__name__", str(hints[name])).replace("typing.", "")
+            raise ValueError(f"{name}: expected {kind}, got {value!r}")
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type; true and false are no numbers."""
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return isinstance(value, str) and value in options
+    if options and typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_is_of(value, option) for option in options)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return isinstance(value, hint) if isinstance(hint, type) else True
 
 
 def write_json(path: str | Path, value: Any, indent: int | None = None) -> None:
