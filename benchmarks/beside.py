@@ -1,7 +1,7 @@
 """What a command takes here beside what it takes at another commit, in CPU-seconds.
 
-    python benchmarks/beside.py HEAD~5 -- train_dqn --config cartpole --loop.total_steps 20000
-    python benchmarks/beside.py HEAD~5 --repeats 30 --also "train_ppo --config cartpole"
+    python benchmarks/beside.py HEAD~5 -- train_dqn --config configs/train_dqn/cartpole.yaml
+    python benchmarks/beside.py HEAD~5 --also "train_ppo --config configs/train_ppo/cartpole.yaml"
 
 Both sides run in turns, each as a whole command in a folder of its own, with this environment's
 packages; the side that begins changes with each pair. Printed are the median ratio of the pairs and
@@ -44,7 +44,7 @@ def compare(sides: dict[str, Path], commands: list[list[str]], repeats: int, fol
     for repeat in range(repeats):
         for command, ratios in zip(commands, logs.values(), strict=True):
             turns = [*sides] if repeat % 2 else [*reversed(sides)]
-            took = {side: seconds(sides[side], command, folder / f"{side}") for side in turns}
+            took = {side: seconds(sides[side], command, folder) for side in turns}
             here, there = (took[side] for side in sides)
             ratios.append(math.log(here / there))
             print(
@@ -53,17 +53,12 @@ def compare(sides: dict[str, Path], commands: list[list[str]], repeats: int, fol
             )
 
 
-def seconds(tree: Path, command: list[str], place: Path) -> float:
+def seconds(tree: Path, command: list[str], folder: Path) -> float:
     """CPU-seconds, of user and system, of a script of this tree, in an empty run folder."""
     script, *settings = command
-    with tempfile.TemporaryDirectory(dir=place.parent) as run:
-        typed = [
-            sys.executable,
-            f"{tree}/scripts/{script}.py",
-            *settings,
-            "--run.run_dir",
-            f"{run}/run",
-        ]
+    with tempfile.TemporaryDirectory(dir=folder) as run:
+        place = ["--run.run_dir", f"{run}/run"]
+        typed = [sys.executable, f"{tree}/scripts/{script}.py", *settings, *place]
         variables = environment() | {"PYTHONPATH": str(tree)}
         with open(f"{run}/log", "w") as log:
             process = subprocess.Popen(typed, cwd=tree, env=variables, stdout=log, stderr=log)

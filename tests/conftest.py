@@ -95,6 +95,14 @@ def finished(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="session")
+def runs(weights: Path, finished: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of every kind that leaves weights."""
+    from script_setups import weighted_runs
+
+    return weighted_runs(weights, finished, tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
 def adapters(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Adapters of the actor: two of rank 2, one of rank 4."""
     from serving_setups import draw_adapters

@@ -37,6 +37,7 @@ from lactchain.config.settings import (
     TrainingConfig,
     recast,
 )
+from lactchain.config.token_values import ValueConfig
 from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.data.preferences import read_pairs
@@ -45,6 +46,9 @@ from lactchain.runs.process import launch
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
+from lactchain.stages.train_mc import TrainMCConfig
+from lactchain_extras.stages import export
+from lactchain_extras.stages.export import ExportConfig
 from lactchain_extras.stages.make_offline_data import RecordingConfig
 
 SHAPE = TinyModelConfig(
@@ -155,6 +159,27 @@ def finished_runs(weights: Path, new_folder: Callable[[str], Path]) -> Callable[
         return folder
 
     return folder_of
+
+
+def weighted_runs(weights: Path, finished: Callable[[str], Path], folder: Path) -> Path:
+    """Writes a run of every kind that leaves weights into a folder, which it returns."""
+    (folder / "pipeline").symlink_to(finished("run_pipeline"))
+    simpo = config_of("train_simpo", weights, folder / "simpo")
+    run_here("train_simpo", replace(simpo, actor=replace(simpo.actor, lora=LORA)))
+    values = TrainMCConfig(
+        run=RunConfig(str(folder / "mc")),
+        environment=GRID,
+        actor=simpo.actor,
+        trajectories=str(folder / "pipeline/round_1/critic/trajectories"),
+        mc=ValueConfig(),
+        training=replace(TRAINING, max_steps=2),
+    )
+    run_here("train_mc", values)
+    adapted = PlayerConfig(str(weights / "actor"), adapter=str(folder / "simpo/actor"))
+    export.main(ExportConfig(RunConfig(str(folder / "export")), adapted))
+    whole = PlayerConfig(str(folder / "pipeline/actor"))
+    export.main(ExportConfig(RunConfig(str(folder / "export_all")), whole))
+    return folder
 
 
 def stage(script: str) -> ModuleType:

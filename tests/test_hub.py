@@ -6,47 +6,19 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
-from script_setups import GRID, LORA, TRAINING, config_of, run_here
 
 from lactchain.config.parsing import parse
-from lactchain.config.settings import PlayerConfig, RunConfig
-from lactchain.config.token_values import ValueConfig
+from lactchain.config.settings import RunConfig
 from lactchain.errors import ConfigError
 from lactchain.runs import process
-from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.storage.manifests import write_manifest
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig, push
-
-
-@pytest.fixture(scope="module")
-def runs(weights, finished, tmp_path_factory) -> Path:
-    """A run of every kind that leaves weights."""
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "pipeline").symlink_to(finished("run_pipeline"))
-    simpo = config_of("train_simpo", weights, folder / "simpo")
-    run_here("train_simpo", replace(simpo, actor=replace(simpo.actor, lora=LORA)))
-    values = TrainMCConfig(
-        run=RunConfig(str(folder / "mc")),
-        environment=GRID,
-        actor=simpo.actor,
-        trajectories=str(folder / "pipeline/round_1/critic/trajectories"),
-        mc=ValueConfig(),
-        training=replace(TRAINING, max_steps=2),
-    )
-    run_here("train_mc", values)
-    adapted = PlayerConfig(str(weights / "actor"), adapter=str(folder / "simpo/actor"))
-    export.main(ExportConfig(RunConfig(str(folder / "export")), adapted))
-    whole = PlayerConfig(str(folder / "pipeline/actor"))
-    export.main(ExportConfig(RunConfig(str(folder / "export_all")), whole))
-    return folder
-
 
 COMMIT = "0" * 40
 REFUSAL = {"error": "Invalid username or password."}

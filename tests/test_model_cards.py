@@ -11,23 +11,19 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from huggingface_hub import ModelCard
-from script_setups import GRID, LORA, TRAINING, config_of, run_here
+from script_setups import GRID, config_of
 
-from lactchain.config.settings import ActorConfig, EnvironmentConfig, PlayerConfig, RunConfig
-from lactchain.config.token_values import ValueConfig
+from lactchain.config.settings import ActorConfig, EnvironmentConfig
 from lactchain.data.evaluations import EpisodeResult, StateValues
 from lactchain.data.intervals import error_sums, r2, resampled_interval, rmse, share_interval
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
 from lactchain.saved import load_policy
 from lactchain.stages.train_bc import TrainBCConfig
-from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.storage.files import read_json
 from lactchain.storage.manifests import verify_manifest, write_manifest
 from lactchain_extras.cards import model_cards
 from lactchain_extras.cards.model_cards import Base, success_figures
-from lactchain_extras.stages import export
-from lactchain_extras.stages.export import ExportConfig
 
 CARDS = {
     "a pipeline's actor": "pipeline/actor",
@@ -38,29 +34,6 @@ CARDS = {
     "a merged adapter": "export/model",
     "an exported actor": "export_all/model",
 }
-
-
-@pytest.fixture(scope="module")
-def runs(weights, finished, tmp_path_factory) -> Path:
-    """A run of every kind that leaves weights."""
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "pipeline").symlink_to(finished("run_pipeline"))
-    simpo = config_of("train_simpo", weights, folder / "simpo")
-    run_here("train_simpo", replace(simpo, actor=replace(simpo.actor, lora=LORA)))
-    values = TrainMCConfig(
-        run=RunConfig(str(folder / "mc")),
-        environment=GRID,
-        actor=simpo.actor,
-        trajectories=str(folder / "pipeline/round_1/critic/trajectories"),
-        mc=ValueConfig(),
-        training=replace(TRAINING, max_steps=2),
-    )
-    run_here("train_mc", values)
-    adapted = PlayerConfig(str(weights / "actor"), adapter=str(folder / "simpo/actor"))
-    export.main(ExportConfig(RunConfig(str(folder / "export")), adapted))
-    whole = PlayerConfig(str(folder / "pipeline/actor"))
-    export.main(ExportConfig(RunConfig(str(folder / "export_all")), whole))
-    return folder
 
 
 def card_of(folder: Path) -> ModelCard:

@@ -13,7 +13,6 @@ from lactchain.errors import DataError
 from lactchain.types import Action, Trajectory
 
 KIND, VERSION = "trajectories", 1
-
 COLUMNS = (
     "env_id", "seed", "policy", "terminated", "truncated", "observations", "actions", "token_ids",
     "logprobs", "stop_reasons", "rewards", "infos",
