@@ -102,6 +102,25 @@ def runs(weights: Path, finished: Any, tmp_path_factory: pytest.TempPathFactory)
     return weighted_runs(weights, finished, tmp_path_factory.mktemp("runs"))
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, for the pages of a file's tests."""
+    from browser import chromium
+
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visit(browser: Any, page: Path) -> Iterator[Any]:
+    """The `page` of a file's tests, opened from disk; it must have been quiet in the end."""
+    from browser import Visit
+
+    opened = Visit(browser, page)
+    yield opened
+    opened.close()
+
+
 @pytest.fixture(scope="session")
 def adapters(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Adapters of the actor: two of rank 2, one of rank 4."""

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -107,6 +106,9 @@ def test_an_optional_part_is_opened_and_closed_from_either_side(tmp_path):
         ("critic: {lora: {r: x}}", "critic.lora.r: expected int, got x"),
         ("--critic.mode q", "critic.mode: expected Literal['value', 'action_value'], got q"),
         ("--critic.gamma 3", "critic.gamma: expected a number in (0, 1], got 3.0"),
+        ("--run.seed -1", "run.seed: expected a number in [0, 2**32), got -1"),
+        ("--run.report_to mlflow", "run.report_to: expected names of ['tensorboard', "),
+        ("--training.max_steps 0", "training.max_steps: expected -1 or more than 0, got 0"),
         ("[1, 2]", "expected a YAML mapping, got list"),
         ("--config nowhere.yaml", "nowhere.yaml: expected a YAML file"),
         ("--stray stray", "stray"),
@@ -189,26 +191,6 @@ def test_a_tracker_that_is_not_installed_is_refused_with_the_command(monkeypatch
         settings.RunConfig(report_to=["wandb"])
 
 
-SENSELESS = {
-    settings.RunConfig: {"seed": -1, "report_to": ["mlflow"]},
-    settings.EnvironmentConfig: {"invalid_penalty": 0.1, "max_chains": 0},
-    settings.LoraSettings: {"r": 0},
-    settings.ActorConfig: {"temperature": -0.1},
-    settings.CriticConfig: {"gamma": 0.0},
-    settings.TrainingConfig: {"learning_rate": float("nan"), "max_steps": 0},
-    settings.CollectConfig: {"num_envs": 0},
-    settings.PreferenceConfig: {"num_candidates": 1},
-    settings.SimPOConfig: {"beta": 0.0},
-}
-
-
-@pytest.mark.parametrize("config_class", SENSELESS)
-def test_senseless_values_are_refused_by_name(config_class):
-    for name, value in SENSELESS[config_class].items():
-        with pytest.raises(ValueError, match=f"^{name}: expected .+, got "):
-            config_class(**{name: value})
-
-
 LEVELS, TAG = "expected at most 50 levels, got more", "expected YAML, got a value that is not what"
 BOMBS = {
     "aliases of aliases": (
@@ -217,14 +199,12 @@ BOMBS = {
         r"expected the value itself, got its alias \*a",
     ),
     "inside itself": ("run: &a\n  run_dir: *a\n", r"expected the value itself, got its alias \*a"),
-    "deep": (f"run: {'[' * 3000}{']' * 3000}\n", "expected at most 50 levels, got more"),
     "too deep": (f"run: {'[' * 51}{']' * 51}\n", "expected at most 50 levels, got more"),
     "a number that nobody can read": (f"run: {{seed: 1{'0' * 5000}}}\n", "expected YAML, got "),
     "a number for settings": ("run: 1\n", "run: expected a mapping of settings, got 1"),
     "null for settings": ("actor: null\n", "actor: expected a value, got null"),
     "null for a number": ("run: {seed: null}\n", "run.seed: expected a value, got null"),
     "no date": ("run: {seed: !!timestamp x}\n", TAG),
-    "no boolean": ("run: {seed: !!bool x}\n", TAG),
     "no YAML": ("a: [", "expected YAML"),
     "code": ("run: !!python/object/apply:os.getcwd []\n", "expected YAML, got could not determine"),
 }
@@ -282,33 +262,6 @@ def test_a_line_shows_only_the_ends_of_what_is_long(tmp_path):
         with pytest.raises(ConfigError, match="x…|y…|z…| … ") as error:
             parse(Config, argv)
         assert len(str(error.value)) < 1_000
-
-
-KEYS = ["run", "run.seed", "actor", "actor.lora", "critic.gamma", "environment.kwargs", "training"]
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates(),
-    lambda part: (
-        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=3), part, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@hypothesis_settings(max_examples=40, deadline=None, database=None, derandomize=True)
-@given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=2))
-def test_whatever_a_file_holds_is_a_configuration_or_one_line(tmp_path_factory, found):
-    nested = {}
-    for key, value in found.items():
-        part, _, name = key.rpartition(".")
-        inside = nested.setdefault(part, {}) if part else nested
-        if isinstance(inside, dict):
-            inside[name] = value
-    path = tmp_path_factory.mktemp("settings") / "config.yaml"
-    path.write_bytes(yaml.dump(nested).encode("utf-8", "surrogatepass"))
-    try:
-        parse(Config, ["--config", str(path)])
-    except ConfigError as error:
-        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,6 @@ def test_large_stages_refill_idle_places_and_classic_runs_are_saved_with_each_ev
             assert loop.save_every_steps == loop.eval_every_steps, file
 
 
-"""What `--help` shows; a new one should take the place of another. Five are of `actor.served`."""
-
-
 @pytest.mark.parametrize("name", ZOO_PUBLISHED)
 def test_agents_beside_published_returns_have_the_same_world_and_budget(name):
     config, (algorithm, world) = PUBLISHED_RETURNS[name], name.split()

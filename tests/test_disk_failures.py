@@ -3,12 +3,8 @@
 import builtins
 import errno
 import os
-import random
 import shutil
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pyarrow
@@ -230,40 +226,6 @@ def test_a_read_only_disk_is_a_disk_error(tiny_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
     with pytest.raises(DiskError, match="Read-only file system"):
         atomic_write(tiny_disk / "x.json", "x")
-
-
-WRITER = """
-import itertools, random, shutil, sys
-from pathlib import Path
-from lactchain.storage.checkpoints import prune_checkpoints
-from lactchain.storage.manifests import write_manifest
-directory = Path(sys.argv[1])
-for step in itertools.count(int(sys.argv[2])):
-    path = directory / f"checkpoint-{step}"
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir()
-    for name in "abc":
-        (path / name).write_bytes(random.Random(step).randbytes(20_000))
-    write_manifest(path, {"step": step})
-    prune_checkpoints(directory, keep=2)
-    print(step, flush=True)
-"""
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_after_sigkill_at_any_time_what_was_announced_is_there(tmp_path, root, seed):
-    rng = random.Random(seed)
-    announced = 0
-    for _ in range(2):
-        command = [sys.executable, "-c", WRITER, str(tmp_path), str(announced + 1)]
-        with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
-            announced = int(process.stdout.readline())
-            time.sleep(rng.uniform(0, 0.1))
-            process.send_signal(signal.SIGKILL)
-            announced = max([announced, *map(int, process.stdout.read().split())])
-        newest = latest_checkpoint(tmp_path)
-        assert int(newest.name.rpartition("-")[2]) >= announced
-        announced = int(newest.name.rpartition("-")[2])
 
 
 @pytest.mark.parametrize("above", ["run", "run/checkpoints", "run/checkpoints/step_8"])

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from browser import Visit, choose, chromium, four_digits
+from browser import Visit, choose, four_digits
 from explorer_runs import NONSENSE, GridRun
 from run_folders import HOSTILE, write_text_run, write_wordle_run
 
@@ -17,12 +17,6 @@ SCREENS = ("summary", "states", "episodes", "pairs", "critic", "curves", "compar
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return GridRun(tmp_path_factory.mktemp("runs") / "grid", hostile=True)
 
@@ -30,13 +24,6 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(run):
     return write_report(run.directory)
-
-
-@pytest.fixture
-def visit(browser, page):
-    opened = Visit(browser, page)
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])

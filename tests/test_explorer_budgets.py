@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from browser import Visit, choose, chromium
+from browser import Visit, choose
 from explorer_runs import GridRun
 
 from lactchain.data.preferences import write_pairs
@@ -19,19 +19,6 @@ from lactchain_extras.explorer.report import write_report
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return GridRun(tmp_path_factory.mktemp("runs") / "grid", hostile=True)
-
-
-@pytest.fixture
-def visit(browser, page):
-    opened = Visit(browser, page)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -68,14 +68,6 @@ def test_an_environment_cannot_end_a_script_as_if_its_work_were_done(script, cap
     assert "called sys.exit(0) in the middle of the work" in line and line.count("\n") == 1
 
 
-def test_an_error_is_one_plain_line(script, capsys):
-    def main(config):
-        raise DataError("bad [red]file[/red] \x1b[31m\ud800")
-
-    assert script(main) == 3
-    assert capsys.readouterr().err == "error: bad [red]file[/red] \\x1b[31m\\ud800\n"
-
-
 def test_a_script_gets_its_configuration_and_a_programming_error_is_not_hidden(script):
     seen = []
     assert script(seen.append, "--critic.gamma", "0.5") == 0
@@ -108,7 +100,9 @@ def test_threads_that_an_environment_leaves_keep_no_process(code):
     assert error.splitlines()[-1] == "ended without waiting for the threads left by a world"
 
 
-@pytest.mark.parametrize("text", ["\x1b[2J", "a\rb", "\x9b31m", "\u202eabc", "\ud800", "x" * 10**6])
+@pytest.mark.parametrize(
+    "text", ["[red]", "\x1b[2J", "a\rb", "\x9b31m", "\u202eabc", "\ud800", "x" * 10**6]
+)
 def test_an_error_shows_what_it_is_about_in_plain_letters(script, text, capsys):
     def main(config):
         raise DataError(f"{text}: no such file")
@@ -116,7 +110,7 @@ def test_an_error_shows_what_it_is_about_in_plain_letters(script, text, capsys):
     main.__module__ = "run_setups"
     assert script(main) == 3
     said = capsys.readouterr().err
-    assert said.startswith("error: ") and len(said) < 2200
+    assert said.startswith("error: ") and said.count("\n") == 1 and len(said) < 2200
     assert all(c == "\n" or unicodedata.category(c)[0] != "C" for c in said)
 
 

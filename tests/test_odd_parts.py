@@ -2,6 +2,7 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 from openenv_servers import FaultyGame, running
@@ -26,43 +27,33 @@ def critic(weights, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("gamma", "0.9"),
-        ("gamma", float("nan")),
-        ("gamma", 2.0),
-        ("gamma", None),
-        ("gamma", True),
-        ("max_length", 0),
-        ("max_length", "512"),
-        ("mode", "zzz"),
-        ("discount_per", "zzz"),
-        ("pooling", "cls"),
-        ("pooling", None),
-        ("instruction", 5),
-        ("dtype", "float99"),
-        ("load_in_4bit", "false"),
-        ("value_scale", 0),
-        ("value_scale", float("inf")),
-        ("value_offset", float("nan")),
-        ("value_offset", True),
-        ("value_offset", 10**400),
-    ],
-)
-def test_what_a_critic_says_of_its_values_is_of_its_type(critic, tmp_path, name, value):
+OTHER_VALUES = {
+    "gamma": ("0.9", float("nan"), 2.0, None, True),
+    "max_length": (0, "512"),
+    "mode": ("zzz",),
+    "discount_per": ("zzz",),
+    "pooling": ("cls", None),
+    "instruction": (5,),
+    "dtype": ("float99",),
+    "load_in_4bit": ("false",),
+    "value_scale": (0, float("inf")),
+    "value_offset": (float("nan"), True, 10**400),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_VALUES)
+def test_what_a_critic_says_of_its_values_is_of_its_type(critic, tmp_path, name):
     folder = tmp_path / "critic"
     folder.mkdir()
     for file in critic.iterdir():
-        if file.is_file():
+        if file.is_file() and file.name != "critic_config.json":
             (folder / file.name).symlink_to(file)
     stored = json.loads((critic / "critic_config.json").read_text())
-    (folder / "critic_config.json").unlink()
-    (folder / "critic_config.json").write_text(json.dumps(stored | {name: value}))
-    with pytest.raises(
-        DataError, match=rf"critic_config\.json: {name}: expected .*copy the critic"
-    ):
-        EmbeddingCritic.read_meaning(folder)
+    for value in OTHER_VALUES[name]:
+        (folder / "critic_config.json").write_text(json.dumps(stored | {name: value}))
+        told = rf"critic_config\.json: {name}: expected .*copy the critic"
+        with pytest.raises(DataError, match=told):
+            EmbeddingCritic.read_meaning(folder)
 
 
 def test_a_critic_is_not_exported_as_an_actor(critic, tmp_path):
@@ -147,34 +138,26 @@ def test_a_reply_is_of_its_types_or_refused_by_its_server(world, change):
         world._read(REPLY | change)
 
 
+def answered(world, monkeypatch, reply):
+    """What the world makes of a message of its server."""
+    told = SimpleNamespace(send=lambda text: None, recv=lambda timeout: json.dumps(reply))
+    monkeypatch.setattr(world, "_socket", told)
+    with pytest.raises(EnvironmentFault) as fault:
+        world._ask("reset", {})
+    return str(fault.value)
+
+
 @pytest.mark.parametrize(
     "reply", [[], {}, {"data": REPLY}, {"type": "pong", "data": REPLY}, {"type": "x", "data": None}]
 )
 def test_a_message_that_is_no_reply_is_refused(world, monkeypatch, reply):
-    class Socket:
-        def send(self, text):
-            pass
-
-        def recv(self, timeout):
-            return json.dumps(reply)
-
-    monkeypatch.setattr(world, "_socket", Socket())
-    with pytest.raises(EnvironmentFault, match="expected an observation of fields"):
-        world._ask("reset", {})
+    assert "expected an observation of fields" in answered(world, monkeypatch, reply)
 
 
 def test_an_error_of_a_server_is_one_line(world, monkeypatch):
-    class Socket:
-        def send(self, text):
-            pass
-
-        def recv(self, timeout):
-            return json.dumps({"type": "error", "data": {"code": "C", "message": "a\n" * 100_000}})
-
-    monkeypatch.setattr(world, "_socket", Socket())
-    with pytest.raises(EnvironmentFault, match="C: a a a") as fault:
-        world._ask("reset", {})
-    assert len(str(fault.value)) < 600 and "\n" not in str(fault.value)
+    reply = {"type": "error", "data": {"code": "C", "message": "a\n" * 100_000}}
+    line = answered(world, monkeypatch, reply)
+    assert "C: a a a" in line and len(line) < 600 and "\n" not in line
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from script_setups import (
@@ -49,39 +48,17 @@ def test_a_signal_in_a_rollout_saves_and_the_same_command_goes_on(weights, tmp_p
     assert contents(tmp_path / "run", script) == contents(tmp_path / "whole", script)
 
 
-def kill_and_repeat(script, config, num_kills, seed) -> int:
-    """Runs a script to its end, though it is killed at random times; how often it was."""
-    run_dir = Path(config.run.run_dir)
-    rng, kills, code = random.Random(seed), 0, None
-    while code != 0:
-        process = start(script, config)
-        process.join(rng.uniform(0.1, 1.5) if kills < num_kills else None)
-        if process.exitcode is None:
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
-            kills += 1
-        code = process.exitcode
-        assert code in (0, -signal.SIGKILL), logs(run_dir)
-    return kills
-
-
 def test_killed_at_random_times_a_script_ends_with_the_same_bits(finished, weights, tmp_path):
-    script = "train_critic"
-    kill_and_repeat(script, config_of(script, weights, tmp_path / "run"), num_kills=3, seed=0)
+    script, draw = "train_critic", random.Random(0)
+    config = config_of(script, weights, tmp_path / "run")
+    for _ in range(3):
+        process = start(script, config)
+        process.join(draw.uniform(0.1, 1.5))
+        process.kill()
+        process.join()
+        assert process.exitcode in (0, -signal.SIGKILL), logs(tmp_path / "run")
+    run_here(script, config)
     assert contents(tmp_path / "run", script) == contents(finished(script), script)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("script", TRAINERS)
-def test_killed_twenty_times_scripts_end_with_the_same_bits(script, finished, weights, tmp_path):
-    """A run that ends before the kill is checked, and the next one begins in a new folder."""
-    rng, kills, runs = random.Random(1), 0, 0
-    while kills < 20:
-        runs += 1
-        config = config_of(script, weights, tmp_path / f"run-{runs}")
-        kills += kill_and_repeat(script, config, rng.randint(1, 4), seed=runs)
-        assert contents(tmp_path / f"run-{runs}", script) == contents(finished(script), script)
 
 
 # --- on two processes ----------------------------------------------------------------------------

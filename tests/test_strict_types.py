@@ -56,33 +56,25 @@ def test_episodes_in_our_columns_are_read_whoever_wrote_them(tmp_path):
     assert open_trajectories(written(tmp_path, OURS | {"observations": fixed})) == [episode]
 
 
-@pytest.mark.parametrize(
-    ("column", "values"),
-    [
-        ("terminated", ["false"]),
-        ("terminated", [None]),
-        ("truncated", [0.5]),
-        ("seed", ["x"]),
-        ("seed", [1.5]),
-        ("env_id", [5]),
-        ("observations", ["ab"]),
-        ("observations", [["a", None]]),
-        ("observations", [[1, 2]]),
-        ("actions", [[None]]),
-        ("token_ids", [[["x"]]]),
-        ("token_ids", [[[-5]]]),
-        ("logprobs", [[[float("nan")]]]),
-        ("logprobs", [[[1.0]]]),
-        ("logprobs", [[[-1.0, -2.0]]]),
-        ("rewards", [["1"]]),
-        ("rewards", [[True]]),
-        ("infos", [["{},{}", "{}"]]),
-        ("infos", [["null", "{}"]]),
-    ],
-)
-def test_a_value_of_another_type_is_refused_by_its_column(tmp_path, column, values):
-    with pytest.raises(DataError, match=rf"a\.parquet: (row 0|{column}): expected"):
-        open_trajectories(written(tmp_path, OURS | {column: values}))
+OTHER_TYPES = {
+    "terminated": (["false"], [None]),
+    "truncated": ([0.5],),
+    "seed": (["x"], [1.5]),
+    "env_id": ([5],),
+    "observations": (["ab"], [["a", None]], [[1, 2]]),
+    "actions": ([[None]],),
+    "token_ids": ([[["x"]]], [[[-5]]]),
+    "logprobs": ([[[float("nan")]]], [[[1.0]]], [[[-1.0, -2.0]]]),
+    "rewards": ([["1"]], [[True]]),
+    "infos": ([["{},{}", "{}"]], [["null", "{}"]]),
+}
+
+
+@pytest.mark.parametrize("column", OTHER_TYPES)
+def test_a_value_of_another_type_is_refused_by_its_column(tmp_path, column):
+    for values in OTHER_TYPES[column]:
+        with pytest.raises(DataError, match=rf"a\.parquet: (row 0|{column}): expected"):
+            open_trajectories(written(tmp_path, OURS | {column: values}))
 
 
 def test_a_column_that_nobody_reads_may_hold_anything(tmp_path):

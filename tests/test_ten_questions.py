@@ -10,7 +10,6 @@ from collections import Counter
 from functools import cached_property
 
 import pytest
-from browser import chromium
 from explorer_runs import GridRun
 from run_folders import play
 
@@ -260,10 +259,9 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(runs):
+def page(runs, browser):
     path = write_report(runs[0].directory, beside=[runs[1].directory])
-    with chromium() as browser:
-        yield browser.new_page(viewport={"width": 1400, "height": 900}), path
+    return browser.new_page(viewport={"width": 1400, "height": 900}), path
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -5,7 +5,6 @@ import re
 import shutil
 
 import pytest
-from browser import chromium
 from explorer_runs import GridRun
 from test_ten_questions import Folder, Visitor, label, number_of, shown
 
@@ -170,10 +169,9 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(runs):
+def page(runs, browser):
     path = write_report(runs[0].directory, beside=[runs[1].directory])
-    with chromium() as browser:
-        yield browser.new_page(viewport={"width": 1400, "height": 900}), path
+    return browser.new_page(viewport={"width": 1400, "height": 900}), path
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from browser import Visit, chromium
+from browser import Visit
 from run_folders import MAZE, play
 from script_setups import SHAPE
 from training_setups import changed
@@ -173,7 +173,7 @@ def test_a_stop_is_heard_between_the_decisions(folder, trained, tmp_path, monkey
     assert not (tmp_path / "token_values").exists()
 
 
-def test_the_page_shows_of_each_token_the_models_own_values(trained, folder):
+def test_the_page_shows_of_each_token_the_models_own_values(trained, folder, browser):
     """What is read aloud, and what is shown where the arrow keys lead, in a real browser."""
     model = ValueModel.load(trained["ilql"] / "values")
     chosen, episodes, _ = telling(read_trajectories(folder / "trajectories"))
@@ -181,23 +181,22 @@ def test_the_page_shows_of_each_token_the_models_own_values(trained, folder):
     said, template = zip(best.observations, best.actions, strict=False), template_of(model)
     told = [alone(model, template, prompt, action) for prompt, action in said]
     q, v = (np.concatenate(part) for part in zip(*told, strict=True))
-    with chromium() as browser:
-        visit = Visit(browser, write_report(trained["ilql"]))
-        assert "tokens by ILQL" in visit.text("#summary")
-        assert "recorded decisions" in visit.text("#summary")
-        visit.open("tokens")
-        labels = visit.page.locator("table.valued [data-token]").evaluate_all(
-            "tokens => tokens.map(token => token.getAttribute('aria-label'))"
-        )
-        shown = np.array([numbers_in(label) for label in labels])
-        np.testing.assert_allclose(shown, np.column_stack([q, v, q - v]), rtol=2e-3, atol=2e-3)
-        visit.page.focus("[data-token='0']")
-        visit.page.keyboard.press("ArrowRight")
-        assert numbers_in(visit.text("#token-value")) == pytest.approx(shown[1])
-        q_there, v_there, _ = (f"{number:.4g}".replace("-", "−") for number in shown[1])
-        here = f"token2Q{q_there}V{v_there}"
-        visit.page.locator(".u-legend", has_text=here).wait_for()  # a frame later
-        visit.close()
+    visit = Visit(browser, write_report(trained["ilql"]))
+    assert "tokens by ILQL" in visit.text("#summary")
+    assert "recorded decisions" in visit.text("#summary")
+    visit.open("tokens")
+    labels = visit.page.locator("table.valued [data-token]").evaluate_all(
+        "tokens => tokens.map(token => token.getAttribute('aria-label'))"
+    )
+    shown = np.array([numbers_in(label) for label in labels])
+    np.testing.assert_allclose(shown, np.column_stack([q, v, q - v]), rtol=2e-3, atol=2e-3)
+    visit.page.focus("[data-token='0']")
+    visit.page.keyboard.press("ArrowRight")
+    assert numbers_in(visit.text("#token-value")) == pytest.approx(shown[1])
+    q_there, v_there, _ = (f"{number:.4g}".replace("-", "−") for number in shown[1])
+    here = f"token2Q{q_there}V{v_there}"
+    visit.page.locator(".u-legend", has_text=here).wait_for()  # a frame later
+    visit.close()
 
 
 def numbers_in(text):
