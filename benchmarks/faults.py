@@ -20,8 +20,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests"), str(ROOT)]
 
 def main() -> None:
     runpy.run_path(str(ROOT / "tests" / "conftest.py"))  # no network, one thread
-    from fault_matrix.parts import PARTS
-    from fault_matrix.table import write_table
+    from fault_matrix.parts import PARTS, write_table
 
     parser = command_line(__doc__)
     parser.add_argument("parts", nargs="+", choices=[*PARTS, "all", "table"])

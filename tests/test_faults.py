@@ -24,19 +24,18 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from fault_matrix import (  # noqa: E402
     configurations,
     damage,
-    disk,
     kills,
     malice,
+    parts,
     processes,
     programs,
     ranks,
     signals,
-    table,
+    surroundings,
     worlds,
 )  # fmt: skip
 from fault_matrix.cases import Case, cases_of, good, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest, whole  # noqa: E402
-from fault_matrix.parts import PARTS, programs_of  # noqa: E402
 
 from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
 from lactchain.config.settings import RunConfig  # noqa: E402
@@ -67,7 +66,7 @@ def shared(tmp_path_factory):
 
 
 def bad_results(part, shared, folder, scale, names, most):
-    cases = cases_of(PARTS[part], programs_of(part, shared, names), scale)
+    cases = cases_of(parts.PARTS[part], parts.programs_of(part, shared, names), scale)
     run_part(part, islice(cases, most), folder / "results.jsonl")
     results = read_json_lines(folder / "results.jsonl")
     assert results
@@ -81,7 +80,7 @@ def test_no_fault_of_a_part_does_harm(part, shared, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", parts.PARTS)
 def test_no_fault_of_a_part_does_harm_to_any_program(part, tmp_path):
     (tmp_path / "shared").mkdir()
     assert bad_results(part, tmp_path / "shared", tmp_path, 0.02, None, None) == []
@@ -220,7 +219,7 @@ def played(monkeypatch, tmp_path):
 
         monkeypatch.setattr(programs.Program, "start", start)
         undisturbed = lambda *_: programs.Undisturbed(expected, log, 0.0)  # noqa: E731
-        for module in (damage, disk, malice, programs, worlds):
+        for module in (damage, surroundings, malice, programs, worlds):
             monkeypatch.setattr(module, "ended", lambda process, *_: process.code)
             monkeypatch.setattr(module, "undisturbed", undisturbed)
         return programs.Program("p", "p", lambda *_: None, tmp_path / "shared")
@@ -286,7 +285,7 @@ PAGE = with_text("report.html", "a page")
 def test_a_full_disk_costs_nothing_that_was_done(expected, first, again, ending, played, tmp_path):
     expected(ends(tmp_path / "whole/run"))
     program = played(digest(tmp_path / "whole/run"), first, (again, 0, ""))
-    found = disk.twice(program, disk.Disk())
+    found = surroundings.twice(program, surroundings.Disk())
     assert ending in (found.ending, f"bad {found.ending}"), found
     assert found.ok == (ending in ("exit 0", "exit 5"))
 
@@ -401,14 +400,14 @@ def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypa
 def test_the_table_counts_endings_and_names_what_did_harm():
     facts = {"part": "kills", "row": 1, "program": "train_dqn", "commit": "1f", "detail": "a `b`"}
     records = [{**facts, "name": name, "ok": True, "ending": "equal"} for name in "ab"]
-    lines = table.matrix([*records, {**facts, "name": "c", "ok": False, "ending": "hung"}], {})
+    lines = parts.matrix([*records, {**facts, "name": "c", "ok": False, "ending": "hung"}], {})
     assert [line.split(" | ")[0] for line in lines[2:27]] == [f"| {n}" for n in range(1, 26)]
     assert lines[2].split(" | ")[3:5] == ["2 × equal", "1"]
     assert lines[3].split(" | ")[3:5] == ["–", "–"]
     assert "| train_dqn | 2 of 3 |" in lines
     assert lines[-3:] == ["Harm was done by 1 of 3:", "", "- kills, c: hung: `a 'b'`"]
-    for page in (page.read_text("utf-8") for page in table.PAGES):
-        assert 0 < page.index(table.BEGIN) < page.index(table.END)
+    for page in (page.read_text("utf-8") for page in parts.PAGES):
+        assert 0 < page.index(parts.BEGIN) < page.index(parts.END)
 
 
 def test_every_script_that_makes_a_run_is_attacked():

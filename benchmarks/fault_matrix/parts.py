@@ -1,14 +1,17 @@
-"""The table of cases: what is done to which programs, how often, in which row of the matrix."""
+"""The matrix: what is done to which programs, how often, and a table of how it ended."""
 
-from collections.abc import Collection, Mapping
+import ast
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from measuring import ARCHIVE, ROOT, markdown, put_between
+
 from fault_matrix import (
     configurations,
     damage,
-    disk,
     kills,
     malice,
     ranks,
@@ -18,6 +21,7 @@ from fault_matrix import (
 )
 from fault_matrix.cases import Kind
 from fault_matrix.programs import prepared
+from lactchain.storage.files import read_json_lines
 
 MALICE = (
     "train_critic", "train_simpo", "train_mc", "collect_rollouts", "make_preferences", "evaluate",
@@ -28,14 +32,13 @@ WORLDS = ("collect_rollouts", "evaluate", "make_preferences", "train_ppo", "trai
 PARTS = {
     "kills": (
         Kind(2, "operation", 56, kills.killed_at),
-        Kind(1, "random", 56, partial(kills.killed, False)),
-        Kind(1, "command", 20, partial(kills.killed, True)),
+        Kind(1, "random", 56, kills.killed),
     ),
     "signals": (Kind(11, "signal", 28, signals.stopped),),
     "damage": (Kind(4, "damage", 278, damage.damaged),),
     "malice": (Kind(23, "trap", 40, malice.attacked, MALICE),),
     "power": (Kind(2, "loss", 56, kills.cut),),
-    "disk": (Kind(3, "disk", 30, disk.limited),),
+    "disk": (Kind(3, "disk", 30, surroundings.limited),),
     "surroundings": (Kind(26, "odd", len(surroundings.SURROUNDINGS), surroundings.odd),),
     "configurations": (
         Kind(8, "text", 5, configurations.parse_texts),
@@ -52,3 +55,92 @@ PARTS = {
 def programs_of(part: str, shared: Path, names: Collection[str] | None) -> Mapping[str, Any]:
     """What a part attacks of these names (None: all); `shared` gets models and episodes."""
     return configurations.scripts(names) if part == "configurations" else prepared(shared, names)
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+PAGES = (ARCHIVE, ROOT / "docs/what_survives.md")
+BEGIN = "<!-- made by benchmarks/faults.py table -->"
+END = "<!-- end of the fault matrix -->"
+HEADS = ("#", "what happens to a run", "what it does", "done by the benchmark", "harm", "tests")
+ROWS = Path(__file__).with_name("rows.txt").read_text("utf-8").splitlines()
+"""Of each row the number, what happens to a run, what it does then, and files of tests that attack
+it beside the benchmark or in its place."""
+Record = dict[str, Any]
+
+
+def write_table(folder: Path) -> str:
+    """The matrix of the results in a folder, also put between its marks on the pages."""
+    records = [
+        record for file in sorted(folder.glob("*.jsonl")) for record in read_json_lines(file)
+    ]
+    rounds = {file.stem: int(file.read_text()) for file in sorted(folder.glob("*.plan"))}
+    lines = matrix(records, rounds)
+    for page in PAGES:
+        put_between(page, BEGIN, END, lines)
+    return "\n".join(lines)
+
+
+def matrix(records: list[Record], rounds: Mapping[str, int]) -> list[str]:
+    """The table of rows, that of programs, how much of it was done, and what did harm."""
+    bad = [record for record in records if not record["ok"]]
+    return [
+        *markdown(HEADS, [cells_of(*row.split(" | "), records) for row in ROWS]),
+        "",
+        *program_lines(records),
+        "",
+        *done_lines(records, rounds),
+        "",
+        f"Harm was done by {len(bad)} of {len(records):,}{':' if bad else '.'}",
+        *(["", *map(bad_line, bad)] if bad else []),
+    ]
+
+
+def cells_of(
+    number: str, fault: str, answer: str, tests: str, records: list[Record]
+) -> list[object]:
+    """A line of the matrix."""
+    found = [record for record in records if record["row"] == int(number)]
+    endings = Counter(record["ending"] for record in found if record["ok"])
+    counted = "; ".join(f"{count:,} × {ending}" for ending, count in endings.most_common()) or "–"
+    harm = sum(not record["ok"] for record in found) if found else "–"
+    names = ", ".join(f"{name} ({num_tests(name)})" for name in tests.split())
+    return [number, fault, answer, counted, harm, names]
+
+
+def num_tests(name: str) -> int:
+    """The tests in a file, without their parameters."""
+    tree = ast.parse((ROOT / "tests" / f"test_{name}.py").read_text("utf-8"))
+    functions = (node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return sum(name.startswith("test_") for name in functions)
+
+
+def program_lines(records: list[Record]) -> list[str]:
+    """A table of programs: how many cases of each part ended well."""
+    parts = sorted({record["part"] for record in records})
+    counts = Counter((r["program"], r["part"], r["ok"]) for r in records)
+
+    def cell(*place: str) -> str:
+        good, bad = counts[*place, True], counts[*place, False]
+        return f"{good:,} of {good + bad:,}" if good + bad else ""
+
+    names = sorted({record["program"] for record in records})
+    rows = [[name, *(cell(name, part) for part in parts)] for name in names]
+    return markdown(["without harm, of all", *parts], rows)
+
+
+def done_lines(records: Iterable[Record], rounds: Mapping[str, int]) -> list[str]:
+    """How much of each part was done, beside a whole round of it, and at which commits."""
+    counts = Counter(record["part"] for record in records)
+    done = (f"{part} {counts[part]:,} ({planned:,})" for part, planned in rounds.items())
+    commits = ", ".join(f"`{name}`" for name in dict.fromkeys(r["commit"] for r in records))
+    return [
+        f"Faults done, and in brackets how many `--scale 1` strikes: {', '.join(done)}.",
+        f"At the commits {commits}; what was done at an earlier one is not done again at a later.",
+    ]
+
+
+def bad_line(record: Record) -> str:
+    """What did harm, so that it can be found again."""
+    detail = record["detail"].replace("`", "'")[:200]
+    return f"- {record['part']}, {record['name']}: {record['ending']}: `{detail}`"

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,8 +20,17 @@ from test_search_runs import DQN, PPO
 from test_search_runs import config as agent_search
 
 from fault_matrix.cases import Verdict, bad, good
-from fault_matrix.digests import Digest, differing, digest, whole
-from fault_matrix.processes import ended, last_line, log_of, said, start, to_end, wait_until, worked
+from fault_matrix.digests import Digest, differing, digest, done, kept, whole
+from fault_matrix.processes import (
+    PATIENCE,
+    ended,
+    last_line,
+    log_of,
+    said,
+    start,
+    to_end,
+    wait_until,
+)
 from lactchain.config.parsing import dump
 from lactchain.config.settings import (
     ActorConfig,
@@ -79,6 +87,11 @@ class Program:
             return wrong
         places = differing(digest(run_dir), undisturbed(self).digest, stopped)
         return bad("not equal", places) if places else good("equal")
+
+    def goes_on(self, run_dir: Path, patience: float = PATIENCE) -> Verdict:
+        """What the same command comes to; it must keep what had been done."""
+        before, code = done(run_dir), ended(self.start(run_dir), patience)
+        return kept(before, run_dir, self.verdict(run_dir, code))
 
     @property
     def place(self) -> Path:
@@ -195,11 +208,8 @@ def in_the_middle(program: Program, run_dir: Path, share: float, **how: Any) -> 
     It has ended only if it has failed.
     """
     while True:
-        process, begun = program.start(run_dir, **how), 0.0
-        while how.get("whole") and process.is_alive() and not (run_dir / "lock").exists():
-            begun = worked(process.pid)
-            time.sleep(0.002)
-        if wait_until(process, begun + share * undisturbed(program).seconds) or process.exitcode:
+        process = program.start(run_dir, **how)
+        if wait_until(process, share * undisturbed(program).seconds) or process.exitcode:
             return process
         shutil.rmtree(run_dir)
         share *= 0.8

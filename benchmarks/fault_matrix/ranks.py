@@ -20,8 +20,7 @@ from random import Random
 from typing import Any
 
 from fault_matrix.cases import Verdict, bad, good
-from fault_matrix.digests import Digest, differing, digest, whole
-from fault_matrix.done import done, kept
+from fault_matrix.digests import Digest, differing, digest, done, kept, whole
 from fault_matrix.processes import PATIENCE, ended, kill, said, to_end, wait_until
 from fault_matrix.programs import Program
 from lactchain.runs.peers import Peers

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from fault_matrix.cases import Verdict, bad, good
-from fault_matrix.done import Done, anew, done
+from fault_matrix.digests import Done, anew, done
 from fault_matrix.processes import PATIENCE, ended, kill, wait_until, worked
 from fault_matrix.programs import Program, in_the_middle, undisturbed
 from lactchain.runs.progress import Step

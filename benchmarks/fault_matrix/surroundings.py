@@ -1,21 +1,138 @@
-"""Surroundings in which nobody would choose to work: consoles, languages, limits, homes.
+"""Surroundings in which nobody would choose to work: disks, consoles, languages, limits, homes.
 
 A run ends as elsewhere, or by an error of one line; the same command then goes on to the same end.
+Disks are full, read-only, out of inodes or of quota: a run lives on a real file system of a few
+kilobytes more or less than it needs, which takes root. Where nobody may mount one, a limit on the
+size of files stands in.
 """
 
 import os
 import resource
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 
-from fault_matrix.cases import Verdict
-from fault_matrix.done import done, kept
+from fault_matrix.cases import Verdict, bad, good
+from fault_matrix.digests import differing, digest
 from fault_matrix.processes import ended, said
-from fault_matrix.programs import BEGIN, Program, end_of, fresh
+from fault_matrix.programs import BEGIN, FINISHED, Program, end_of, fresh, left_at, undisturbed
+
+KINDS = ("size", "inodes", "size", "quota", "size", "read-only")
+"""Of disks that will not do."""
+BLOCK = 4096
+LOG = 8192
+"""Bytes that a quota leaves for what a program prints, which is a file here."""
+PAGES = {"-report.html": ": the page is left as it was: ", "-episode.gif": "no episode.gif: "}
+"""Pages and pictures, by what a run says that has not written them; no work depends on them."""
+
+
+def limited(program: Program, number: int, folder: Path) -> Verdict:
+    """A run on a disk that will not do, and then on one that will."""
+    kinds = KINDS if can_mount() else ("quota",)
+    kind, share = kinds[number % len(kinds)], Random(f"{program.name} {number}").uniform(0.02, 1.1)
+    undisturbed(program)
+    disk, run_dir = disk_of(program, kind, share), fresh(program, BEGIN)
+    with mounted(run_dir, disk.option) if disk.option else nullcontext():
+        if disk.left is not None:
+            shutil.copytree(disk.left, run_dir, symlinks=True, dirs_exist_ok=True)
+        disk.remount(run_dir, disk.spoilt)
+        found = twice(program, disk)
+    return replace(found, detail=f"{kind} {share:.3f}; {found.detail}")
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk that will not do: its process limits itself, or it is a file system of its own.
+
+    Attributes:
+        option: of the file system; what changes when a run has been `left` there; and what mends.
+    """
+
+    limit: Callable[[], None] | None = None
+    option: str = ""
+    spoilt: str = ""
+    mended: str = ""
+    left: Path | None = None
+
+    def remount(self, run_dir: Path, option: str) -> None:
+        """Changes the file system."""
+        if option:
+            _mount("-o", f"remount,{option}", str(run_dir))
+
+
+def disk_of(program: Program, kind: str, share: float) -> Disk:
+    """One that has a share of what a run takes: bytes in whole blocks, or names, and a quarter."""
+    paths = list(left_at(program, FINISHED).rglob("*"))
+    sizes, num_names = [path.lstat().st_size for path in paths], int(share * len(paths) * 5 / 4)
+    if kind == "quota":
+        return Disk(partial(quota, max(LOG, int(share * max(sizes)))))
+    if kind == "read-only":  # when a run goes on
+        return Disk(None, "size=1g", "ro", "rw", left_at(program, "half"))
+    blocks = (sum(-(-size // BLOCK) for size in sizes) + len(paths) // 8) * 5 / 4
+    size = f"size={max(1, int(share * blocks)) * BLOCK}"
+    option = size if kind == "size" else f"nr_inodes={max(2, num_names)}"
+    return Disk(option=option, mended="size=1g,nr_inodes=100000")
+
+
+def twice(program: Program, disk: Disk) -> Verdict:
+    """Without room, and with it; who claims to have ended must have done so without."""
+    run_dir, expected = program.place, undisturbed(program).digest
+    first = run(program, disk.limit)
+    if first.ending == "exit 0":
+        # Pages that a run says are missing cost a warning, and the same command writes them.
+        told = {place for place, warning in PAGES.items() if warning in said(run_dir)}
+        if places := [p for p in differing(digest(run_dir), expected) if p not in told]:
+            return bad("claims to have ended", places)
+    if not first.ok:
+        return first
+    disk.remount(run_dir, disk.mended)
+    again = program.goes_on(run_dir)
+    return first if again.ok else again
+
+
+def run(program: Program, limit: Callable[[], None] | None) -> Verdict:
+    """How a run ends."""
+    code = ended(program.start(program.place, before=limit))
+    return end_of(said(program.place), code, (0, 5)) or good(f"exit {code}")
+
+
+def quota(num_bytes: int) -> None:
+    """No file of this process may be longer from now on."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+
+
+@contextmanager
+def mounted(place: Path, option: str) -> Iterator[None]:
+    """A small file system of its own."""
+    place.mkdir(parents=True, exist_ok=True)
+    _mount("-t", "tmpfs", "-o", option, "tmpfs", str(place))
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)  # helpers may linger
+
+
+@cache
+def can_mount() -> bool:
+    """Whether this process may mount a file system."""
+    errors = OSError, subprocess.CalledProcessError
+    with suppress(*errors), TemporaryDirectory() as at, mounted(Path(at) / "disk", "size=64k"):
+        return True
+    return False
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True, capture_output=True)
+
+
+# --- consoles, languages, limits -----------------------------------------------------------------
 
 PLAIN = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -108,8 +225,7 @@ def odd(program: Program, number: int, _: Path) -> Verdict:
         return replace(program.verdict(run_dir, code), detail=name)
     if wrong := end_of(said(run_dir), code, surrounding.codes):
         return replace(wrong, detail=f"{name}: {wrong.detail}")
-    before, again = done(run_dir), ended(program.start(run_dir))
-    found = kept(before, run_dir, program.verdict(run_dir, again))
+    found = program.goes_on(run_dir)
     return replace(found, ending=f"exit {code}, then {found.ending}", detail=name)
 
 

@@ -20,7 +20,6 @@ import gymnasium as gym
 import numpy as np
 
 from fault_matrix.cases import Verdict, bad, good
-from fault_matrix.done import done, kept
 from fault_matrix.processes import ended, last_line, said
 from fault_matrix.programs import Program, undisturbed
 
@@ -179,9 +178,7 @@ def misbehave(faults: Sequence[str], program: Program, number: int, folder: Path
         first = program.verdict(run_dir, code)
         if not first.ok:
             return first
-    before = done(run_dir)
-    again = ended(program.start(run_dir), PATIENCE)
-    found = kept(before, run_dir, program.verdict(run_dir, again))
+    found = program.goes_on(run_dir, PATIENCE)
     return found if not found.ok or code == 0 else good(f"exit {code}, then equal")
 
 
