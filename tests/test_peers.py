@@ -10,7 +10,7 @@ import pytest
 from torch.distributed import HashStore
 
 from lactchain.runs import distributed
-from lactchain.runs.peers import LOOKS, Peers
+from lactchain.runs.distributed import LOOKS, Peers
 
 
 @pytest.fixture

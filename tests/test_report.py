@@ -30,9 +30,9 @@ from lactchain.runs.reporting import LivePage, write_page
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables
-from lactchain_extras.explorer.answer_tables import Ways
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import render, write_report
+from lactchain_extras.explorer.rollout_tables import Ways
 from lactchain_extras.explorer.summary import state_label, summarise
 from lactchain_extras.explorer.worth import Worth
 from lactchain_extras.films import film_run

@@ -15,7 +15,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.inspection.run_view import open_run
 from lactchain.runs.run import read_summary
 from lactchain.storage.manifests import write_with_manifest
-from lactchain_extras.explorer.beside import episodes_beside
+from lactchain_extras.explorer.contents import episodes_beside
 from lactchain_extras.explorer.report import render, write_report
 from lactchain_extras.explorer.worth import Worth
 
@@ -200,7 +200,7 @@ def test_where_room_is_short_the_states_that_end_differently_come_first(runs, mo
     worth = [Worth(), Worth()]
     whole, told = episodes_beside(views, worth)
     assert len(whole) == 288 and told == ""
-    monkeypatch.setattr("lactchain_extras.explorer.beside.MAX_BYTES", 6_000)
+    monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_BYTES_BESIDE", 6_000)
     some, told = episodes_beside(views, worth)
     differing = {
         state

@@ -1,6 +1,7 @@
 """All that a page holds of a run, as tables: what is on disk, nothing computed by a model."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,18 +10,24 @@ from lactchain.data.inspections import Inspection
 from lactchain.data.preferences import DROP_REASONS
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import Trajectory
-from lactchain_extras.explorer.answer_tables import Ways, played_rows, recorded_rows
-from lactchain_extras.explorer.beside import episodes_beside
 from lactchain_extras.explorer.rollout_tables import (
+    Played,
     States,
     Vocabulary,
+    Ways,
     chosen_episodes,
     episode_row,
+    played_rows,
+    recorded_rows,
     step_rows,
+    weight,
 )
 from lactchain_extras.explorer.summary import chosen_round
 from lactchain_extras.explorer.tables import Columns, Row, as_columns
-from lactchain_extras.explorer.worth import Worth
+from lactchain_extras.explorer.worth import Worth, key
+
+MAX_BYTES_BESIDE = 6_000_000
+"""What these episodes may weigh, as text."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +160,9 @@ def _valued_tokens(parts: Mapping[str, RunView], states: States) -> Iterator[Row
 def _curves(runs: Sequence[RunView]) -> Iterator[Row]:
     for number, run in enumerate(runs):
         for name, part in run.parts.items():
-            for key, (steps, values) in part.curves().items():
-                yield {"run": number, "stage": name, "key": key, "steps": steps, "values": values}
+            for metric, (steps, values) in part.curves().items():
+                place = {"run": number, "stage": name, "key": metric}
+                yield place | {"steps": steps, "values": values}
 
 
 def _stages(runs: Sequence[RunView]) -> Iterator[Row]:
@@ -170,3 +178,62 @@ def _members(view: RunView) -> Iterator[Row]:
         genes = (line.get("tunables") or {}) | {k: line[k] for k in ("hidden",) if k in line}
         change = {name: list(ends) for name, ends in (line.get("change") or {}).items()}
         yield line | {"change": json.dumps(change), "tunables": json.dumps(genes)}
+
+
+# --- other runs ----------------------------------------------------------------------------------
+
+
+def episodes_beside(runs: Sequence[RunView], worth: Sequence[Worth]) -> tuple[list[Played], str]:
+    """Episodes of all runs but the first, and what is left out of them, if anything.
+
+    Args:
+        worth: by what the completions of each run are valued, in the order of the runs.
+    """
+    played = [
+        episode
+        for number, (run, values) in enumerate(zip(runs, worth, strict=True))
+        for episode in (_evaluated(run, values, number) if number else ())
+    ]
+    differing = _differing(runs)
+    by_state: dict[str, list[Played]] = {}
+    for episode in played:
+        by_state.setdefault(key(episode.trajectory.infos[0]["state"]), []).append(episode)
+    told, kept, left = set(), [], MAX_BYTES_BESIDE
+    for state in sorted(by_state, key=lambda state: -differing[state]):
+        left -= sum(weight(episode.trajectory, told) for episode in by_state[state])
+        if left < 0:
+            break
+        kept += by_state[state]
+    if len(kept) == len(played):
+        return kept, ""
+    some, whole = len({key(e.trajectory.infos[0]["state"]) for e in kept}), len(by_state)
+    return kept, (
+        f"Episodes of other runs are here from {some:,} of {whole:,} start states, those that end "
+        "differently first; the table counts all."
+    )
+
+
+def _evaluated(run: RunView, worth: Worth, number: int) -> Iterator[Played]:
+    """The episodes of a run's result, from states that are known."""
+    chosen = chosen_round(run)
+    stage = "" if chosen is None else f"round_{chosen}/evaluation"
+    part = run.parts.get(stage)
+    is_evaluated = part is not None and "after" in part.episodes
+    for place, trajectory in enumerate(part.trajectories if is_evaluated else ()):
+        if len(trajectory) and trajectory.infos[0].get("state") is not None:
+            yield Played(stage, place, trajectory, worth, number)
+
+
+def _differing(runs: Sequence[RunView]) -> Counter[str]:
+    """In how many runs an episode from a start state ends otherwise than in the first."""
+    ends = [
+        {key(result.state): result.success for result in run.results.get(chosen_round(run), ())}
+        for run in runs
+    ]
+    first, *others = ends or [{}]
+    return Counter(
+        state
+        for other in others
+        for state, success in other.items()
+        if success != first.get(state, success)
+    )
