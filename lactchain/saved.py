@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lactchain.errors import DataError
 from lactchain.inspection import run_view
-from lactchain.inspection.run_view import RunView, round_of
+from lactchain.inspection.run_view import RunView
 from lactchain.storage.results import result_of
 from lactchain.types import PreferencePair
 
@@ -85,9 +85,8 @@ class OpenedRun(RunView):
     @cached_property
     def pairs(self) -> list[PreferencePair]:
         """The preference pairs that were made: of a pipeline those of all rounds, one by one."""
-        of_rounds = self._by_round("simpo/pairs").values()
-        stages = [run_view.RunView(folder.parent) for folder in of_rounds]
-        return [pair for stage in stages for pair in stage.pairs] or super().pairs
+        of_rounds = [pair for stage in self.stages.values() for pair in stage.pairs]
+        return of_rounds or super().pairs
 
     def _of_round(self, number: int | None, stage: str) -> Path:
         """The folder of a stage, or that of the run itself."""
@@ -100,13 +99,6 @@ class OpenedRun(RunView):
                 " what was given to a run lies where it was"
             )
         return folder
-
-    def _by_round(self, name: str) -> dict[int, Path]:
-        """The folders of that name in the rounds, in their order."""
-        folders = [folder / name for folder in self.directory.glob("round_*")]
-        numbers = {round_of(f.relative_to(self.directory).as_posix()): f for f in folders}
-        known = sorted(number for number in numbers if number is not None)
-        return {number: numbers[number] for number in known if numbers[number].is_dir()}
 
 
 def open_run(path: str | Path) -> OpenedRun:

@@ -126,16 +126,12 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
 
 
 def take_switch(argv: Sequence[str], name: str) -> tuple[bool, list[str]]:
-    """Whether a command has a switch, `--dry_run` or `--dry_run true`; and its other arguments.
+    """Whether a command has a switch, such as `--dry_run`; and its other arguments.
 
     It is said of one command, and no setting: no file holds it.
     """
-    argv = list(argv)
-    if name not in argv:
-        return False, argv
-    place = argv.index(name)
-    value = argv[place + 1] if argv[place + 1 : place + 2] in (["true"], ["false"]) else None
-    return value != "false", argv[:place] + argv[place + (1 if value is None else 2) :]
+    others = [word for word in argv if word != name]
+    return len(others) < len(argv), others
 
 
 def take_imports(argv: Sequence[str]) -> tuple[list[str], list[str]]:

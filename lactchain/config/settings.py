@@ -357,7 +357,11 @@ class CollectConfig(Bounded):
 
 @dataclass(frozen=True)
 class PreferenceConfig(Bounded):
-    """How preference pairs are made: K completions to each state, best against worst."""
+    """How preference pairs are made: K completions to each state, best against worst.
+
+    A critic ranks them by their advantages, r + gamma^k V(next state) - V(state), under its own
+    discount; without one what they earned does, at .99 an action.
+    """
 
     num_states: AtLeast1 | None = 4096
     """Start states, drawn uniformly from the state space (founding document). Null: follows from
@@ -374,10 +378,6 @@ class PreferenceConfig(Bounded):
     min_margin: NonNegative | None = 0.01
     """Smallest difference between chosen and rejected, in return units; pairs below it are
     dropped and counted. Null: follows from the world."""
-    rank_by: Literal["advantage", "return"] = "advantage"
-    """advantage: r + gamma^k V(next state) - V(state) by the critic; return: what the chain
-    earned, as it is always done without a critic. The discount is the critic's, and .99 an action
-    where there is none."""
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,7 @@ def pairs_into(
     rollouts = Rollouts(config.environment)
     actor = load_player(config.actor, rollouts.env.grammar)
     critic = None if config.critic is None else EmbeddingCritic.load(config.critic)
-    by_return = critic is None or config.preferences.rank_by == "return"
-    ranked_by = "return" if by_return else f"critic {config.critic}"
+    ranked_by = "return" if critic is None else f"critic {config.critic}"
     asked = None
     if config.trajectories is not None:
         episodes = open_trajectories(config.trajectories)
@@ -172,7 +171,7 @@ def make_preferences(
     """
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     settings, env = settings or PreferenceConfig(), rollouts.env
-    rank = "return" if critic is None else settings.rank_by
+    rank = "return" if critic is None else "advantage"
     per_shard = settings.states_per_shard
     states = _states_to_ask(env, settings, asked, derive_seed(seed, "pairs"))
     leads_on = settings.share_after_completion if asked is None else None
@@ -189,7 +188,7 @@ def make_preferences(
             part,
             settings.num_candidates,
             shard_seed,
-            critic if rank == "advantage" else None,
+            critic,
             FAR_SIGHTED if critic is None else critic.gamma,
             "action" if critic is None else critic.discount_per,
             explorers,

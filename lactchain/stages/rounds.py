@@ -234,7 +234,7 @@ class Rounds:
             run=self._stage(f"round_{number}/simpo"),
             environment=self.config.environment,
             actor=self.actor,
-            critic=self.critic if settings.preferences.rank_by == "advantage" else None,
+            critic=self.critic,
             trajectories=self._episodes(number),
             preferences=settings.preferences,
             loss=replace(loss, nll_weight=loss.nll_weight * growth, target_kl=bound),
