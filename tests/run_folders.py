@@ -8,10 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.evaluations import (
-    CompletionValues,
-    write_values,
-)
+from lactchain.data.evaluations import CompletionValues, write_values
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import LanguageEnv, make_language_env

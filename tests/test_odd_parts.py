@@ -92,8 +92,7 @@ def test_an_encoder_pools_as_the_parts_that_its_folder_lists(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    "grammar",
-    [None, {}, {"action_names": 5}, {"action_names": "ab"}, {"action_names": ["a", "a"]}],
+    "grammar", [None, {}, {"action_names": 5}, {"action_names": "ab"}, {"action_names": ["a", "a"]}]
 )
 def test_a_manifest_with_a_fault_is_one_line(grammar):
     manifest = {"grammar": grammar, "tasks": 0, "max_chains": 3}

@@ -157,10 +157,7 @@ def test_any_numbers_can_be_drawn(values):
     assert not re.search(r'"[^"]*(nan|inf)[^"]*"', drawn)
 
 
-@given(
-    st.floats(-1e6, 1e6),
-    st.floats(1e-3, 1e6),
-)
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
 def test_ticks_are_few_ascending_and_within(low, span):
     marks = plots.ticks(low, low + span)
     assert 1 <= len(marks) <= 6

@@ -9,16 +9,7 @@ from typing import Any
 
 from measuring import ARCHIVE, ROOT, markdown, put_between
 
-from fault_matrix import (
-    configurations,
-    damage,
-    kills,
-    malice,
-    ranks,
-    signals,
-    surroundings,
-    worlds,
-)
+from fault_matrix import configurations, damage, kills, malice, ranks, signals, surroundings, worlds
 from fault_matrix.cases import Kind
 from fault_matrix.programs import prepared
 from lactchain.storage.files import read_json_lines
@@ -30,10 +21,7 @@ MALICE = (
 RANKS = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", "train_bc")
 WORLDS = ("collect_rollouts", "evaluate", "make_preferences", "train_ppo", "train_dqn")
 PARTS = {
-    "kills": (
-        Kind(2, "operation", 56, kills.killed_at),
-        Kind(1, "random", 56, kills.killed),
-    ),
+    "kills": (Kind(2, "operation", 56, kills.killed_at), Kind(1, "random", 56, kills.killed)),
     "signals": (Kind(11, "signal", 28, signals.stopped),),
     "damage": (Kind(4, "damage", 278, damage.damaged),),
     "malice": (Kind(23, "trap", 40, malice.attacked, MALICE),),

@@ -24,22 +24,9 @@ import numpy as np
 from lactchain.config.parsing import parse, take_imports, take_switch, typed_modules
 from lactchain.environments.patience import overdue
 from lactchain.environments.registry import import_modules, modules_of, name_modules
-from lactchain.errors import (
-    DataError,
-    EnvironmentFault,
-    Interrupted,
-    LactChainError,
-    ProcessLost,
-)
+from lactchain.errors import DataError, EnvironmentFault, Interrupted, LactChainError, ProcessLost
 from lactchain.runs import distributed
-from lactchain.runs.console import (
-    LogLines,
-    console,
-    guard_streams,
-    leave_streams,
-    one_line,
-    tell,
-)
+from lactchain.runs.console import LogLines, console, guard_streams, leave_streams, one_line, tell
 from lactchain.runs.preflight import look_up
 from lactchain.runs.progress import is_watched
 

@@ -15,13 +15,7 @@ from typing import IO, Any
 from lactchain.config.parsing import to_dict
 from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.runs import distributed
-from lactchain.runs.folder import (
-    TOLD,
-    has_produced,
-    leave_nothing,
-    prepare_folder,
-    redact,
-)
+from lactchain.runs.folder import TOLD, has_produced, leave_nothing, prepare_folder, redact
 from lactchain.runs.process import refuse_unless_inexact
 from lactchain.runs.progress import nothing_under_way
 from lactchain.storage.checkpoints import prune_checkpoints

@@ -70,8 +70,7 @@ def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
 def read_run_file(folder: Path) -> dict[str, Any]:
     """What a folder's run says of itself; `DataError` where it is damaged."""
     return read_sealed(
-        folder / RUN_FILE,
-        "put a copy back, or remove it and give the same command with --inexact",
+        folder / RUN_FILE, "put a copy back, or remove it and give the same command with --inexact"
     )
 
 
