@@ -40,12 +40,13 @@ def main() -> None:
 def attack(part: str, folder: Path, scale: float, minutes: float, names: list[str] | None) -> None:
     """Goes on with a part; its results are lines of FOLDER/PART.jsonl."""
     from fault_matrix.cases import cases_of, run_part
-    from fault_matrix.parts import PARTS, programs_of
+    from fault_matrix.parts import PARTS
+    from fault_matrix.programs import prepared
 
     shared = folder / "shared" / part
     shutil.rmtree(shared, ignore_errors=True)  # made by the code as it was then
     shared.mkdir(parents=True)
-    kinds, programs = PARTS[part], programs_of(part, shared, names)
+    kinds, programs = PARTS[part], prepared(shared, names)
     if names is None:
         (folder / f"{part}.plan").write_text(f"{len([*cases_of(kinds, programs, 1.0)])}\n")
     cases = cases_of(kinds, programs, scale)

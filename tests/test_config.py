@@ -1,6 +1,7 @@
 """Configuration: what is set wins in order, what is wrong is named, what is written reads back."""
 
 import json
+import resource
 import sys
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -8,12 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lactchain.config import settings
 from lactchain.config.parsing import (
+    _keys,
     differences,
     dump,
     load,
@@ -260,6 +263,72 @@ def test_a_line_shows_only_the_ends_of_what_is_long(tmp_path):
         with pytest.raises(ConfigError, match="x…|y…|z…| … ") as error:
             parse(Config, argv)
         assert len(str(error.value)) < 1_000
+
+
+FOREIGN = "foreign_code"
+HOSTILE = [
+    "", "null", "1e-5", "{x}", "{", "[", "- a", "a: b", "*a", "&a", "!!int x", "\x00", "\ud800",
+    "\u202e", "1:30", "%s", "--", "--help ", "!!python/name:os", f"{FOREIGN}.Thing", "/etc/passwd",
+    f"{{class_path: {FOREIGN}.Thing}}", f"{FOREIGN}:World-v0", "&a [*a]", "x" * 5_000, "9" * 5_000,
+    "[" * 60_000, "{a: " * 60_000, "- " * 60_000, "? " * 10_000, "1" + "_" * 100_000, ALIASES,
+    "1:" * 50_000, "# " * 300_000, "[" + "1," * 90_000 + "]", "'" + "a" * 400_000 + "'",
+]  # fmt: skip
+"""What somebody may have typed, spoiled, or written on purpose."""
+KEYS = [*_keys(Config), "run", "actor.lora", "critic.class_path", "x", "run.seed.x"]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates(),
+    lambda part: (
+        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=3), part, max_size=3)
+    ),
+    max_leaves=8,
+)
+ANY = st.sampled_from(HOSTILE) | VALUES
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@hypothesis_settings(max_examples=80, deadline=5000, database=None, derandomize=True)
+@given(
+    in_file=st.dictionaries(st.sampled_from(KEYS), ANY, max_size=2),
+    typed=st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(HOSTILE)), max_size=2),
+    splice=st.none() | st.tuples(st.integers(0, 99), st.sampled_from(["\t", "\n", ": ", "["])),
+)
+def test_whatever_is_given_is_a_configuration_or_one_line_and_runs_nothing(
+    tmp_path_factory, in_file, typed, splice
+):
+    """Nor does it take long, or much memory."""
+    folder, memory = tmp_path_factory.mktemp("settings"), peak_bytes()
+    (folder / f"{FOREIGN}.py").write_text("class Thing:\n    pass\n")
+    nested, raw = {}, {}
+    for key, value in in_file.items():
+        if isinstance(value, str):
+            raw[f"PLACE{len(raw)}"] = value  # stands there without quotes
+            value = [*raw][-1]
+        part, _, name = key.rpartition(".")
+        inside = nested.setdefault(part, {}) if part else nested
+        if isinstance(inside, dict):
+            inside[name] = value
+    text = yaml.dump(nested)
+    for place, value in raw.items():
+        text = text.replace(place, value)
+    if splice is not None:
+        text = text[: splice[0]] + splice[1] + text[splice[0] + 1 :]
+    (folder / "config.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    words = [f"--{key}={value}" for key, value in typed]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        try:
+            config = parse(Config, ["--config", str(folder / "config.yaml"), *words])
+        except ConfigError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1_500
+        else:
+            (folder / "again.yaml").write_text(dump(config), "utf-8", "surrogatepass")
+            assert dump(parse(Config, ["--config", str(folder / "again.yaml")])) == dump(config)
+    assert FOREIGN not in sys.modules
+    assert peak_bytes() - memory < 200 * 2**20
 
 
 @pytest.mark.parametrize(

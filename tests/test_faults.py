@@ -17,12 +17,10 @@ from types import SimpleNamespace
 import pyarrow
 import pyarrow.parquet
 import pytest
-from script_setups import CLASSES
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from fault_matrix import (  # noqa: E402
-    configurations,
     damage,
     kills,
     malice,
@@ -50,7 +48,7 @@ from lactchain.storage.manifests import (  # noqa: E402
 SHORT = {
     "kills": ("search_random", 2), "signals": ("train_dqn", 1), "damage": ("search_random", 3),
     "malice": ("search_random", 2), "power": ("train_dqn", 3), "disk": ("search_random", 2),
-    "configurations": ("train_critic", 1), "worlds": ("train_dqn", 2),
+    "worlds": ("train_dqn", 2),
 }  # fmt: skip
 """The parts that take little time, with a program and the most cases of the short test."""
 
@@ -66,7 +64,7 @@ def shared(tmp_path_factory):
 
 
 def bad_results(part, shared, folder, scale, names, most):
-    cases = cases_of(parts.PARTS[part], parts.programs_of(part, shared, names), scale)
+    cases = cases_of(parts.PARTS[part], programs.prepared(shared, names), scale)
     run_part(part, islice(cases, most), folder / "results.jsonl")
     results = read_json_lines(folder / "results.jsonl")
     assert results
@@ -386,17 +384,6 @@ def test_how_two_processes_end_is_judged(fault, codes, said, is_there, wrong, tm
     assert ranks.wrong_with(fault, 0, codes, tmp_path / "run", True) == wrong
 
 
-def test_a_configuration_that_is_read_without_checks_is_found(tmp_path, monkeypatch):
-    """As it was before: the name of a class was imported."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / f"{configurations.FOREIGN}.py").write_text("class Thing: pass")
-    command = ["--config", b"critic: {lora: foreign_code.Thing}"]
-    try_it = partial(configurations.parse_one, CLASSES["train_critic"], tmp_path, command)
-    assert try_it()["fault"] is None
-    monkeypatch.setattr("lactchain.config.parsing._check", lambda *_: None)
-    assert try_it()["fault"] == "imported"
-
-
 def test_the_table_counts_endings_and_names_what_did_harm():
     facts = {"part": "kills", "row": 1, "program": "train_dqn", "commit": "1f", "detail": "a `b`"}
     records = [{**facts, "name": name, "ok": True, "ending": "equal"} for name in "ab"]
@@ -404,7 +391,6 @@ def test_the_table_counts_endings_and_names_what_did_harm():
     assert [line.split(" | ")[0] for line in lines[2:27]] == [f"| {n}" for n in range(1, 26)]
     assert lines[2].split(" | ")[3:5] == ["2 × equal", "1"]
     assert lines[3].split(" | ")[3:5] == ["–", "–"]
-    assert "| train_dqn | 2 of 3 |" in lines
     assert lines[-3:] == ["Harm was done by 1 of 3:", "", "- kills, c: hung: `a 'b'`"]
     for page in (page.read_text("utf-8") for page in parts.PAGES):
         assert 0 < page.index(parts.BEGIN) < page.index(parts.END)

@@ -2,16 +2,15 @@
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from measuring import ARCHIVE, ROOT, markdown, put_between
 
-from fault_matrix import configurations, damage, kills, malice, ranks, signals, surroundings, worlds
+from fault_matrix import damage, kills, malice, ranks, signals, surroundings, worlds
 from fault_matrix.cases import Kind
-from fault_matrix.programs import prepared
 from lactchain.storage.files import read_json_lines
 
 MALICE = (
@@ -28,21 +27,12 @@ PARTS = {
     "power": (Kind(2, "loss", 56, kills.cut),),
     "disk": (Kind(3, "disk", 30, surroundings.limited),),
     "surroundings": (Kind(26, "odd", len(surroundings.SURROUNDINGS), surroundings.odd),),
-    "configurations": (
-        Kind(8, "text", 5, configurations.parse_texts),
-        Kind(23, "attack", 5, configurations.parse_attacks),
-    ),
     "worlds": tuple(
         Kind(row, f"row-{row}", len(faults), partial(worlds.misbehave, faults), WORLDS)
         for row, faults in worlds.ROWS.items()
     ),
     "ranks": (Kind(12, "rank", 12, ranks.lose, RANKS),),
 }
-
-
-def programs_of(part: str, shared: Path, names: Collection[str] | None) -> Mapping[str, Any]:
-    """What a part attacks of these names (None: all); `shared` gets models and episodes."""
-    return configurations.scripts(names) if part == "configurations" else prepared(shared, names)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -70,12 +60,10 @@ def write_table(folder: Path) -> str:
 
 
 def matrix(records: list[Record], rounds: Mapping[str, int]) -> list[str]:
-    """The table of rows, that of programs, how much of it was done, and what did harm."""
+    """The table of rows, how much of it was done, and what did harm."""
     bad = [record for record in records if not record["ok"]]
     return [
         *markdown(HEADS, [cells_of(*row.split(" | "), records) for row in ROWS]),
-        "",
-        *program_lines(records),
         "",
         *done_lines(records, rounds),
         "",
@@ -101,20 +89,6 @@ def num_tests(name: str) -> int:
     tree = ast.parse((ROOT / "tests" / f"test_{name}.py").read_text("utf-8"))
     functions = (node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     return sum(name.startswith("test_") for name in functions)
-
-
-def program_lines(records: list[Record]) -> list[str]:
-    """A table of programs: how many cases of each part ended well."""
-    parts = sorted({record["part"] for record in records})
-    counts = Counter((r["program"], r["part"], r["ok"]) for r in records)
-
-    def cell(*place: str) -> str:
-        good, bad = counts[*place, True], counts[*place, False]
-        return f"{good:,} of {good + bad:,}" if good + bad else ""
-
-    names = sorted({record["program"] for record in records})
-    rows = [[name, *(cell(name, part) for part in parts)] for name in names]
-    return markdown(["without harm, of all", *parts], rows)
 
 
 def done_lines(records: Iterable[Record], rounds: Mapping[str, int]) -> list[str]:
