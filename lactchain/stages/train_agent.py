@@ -1,14 +1,13 @@
 """Trains a population of classic agents: PPO, DQN, DDPG, or CQL from recorded transitions.
 
-Writes RUN/best/ and RUN/last/ (weights), RUN/evaluations.json, RUN/learning_curve.svg,
-RUN/report.html and RUN/summary.json. A file RUN/stop ends the run in good order.
+Writes RUN/best/ and RUN/last/ (weights), RUN/evaluations.json, RUN/report.html
+and RUN/summary.json. A file RUN/stop ends the run in good order.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lactchain import plugins
 from lactchain.runs.console import figures
 from lactchain.runs.process import is_dry_run
 from lactchain.runs.reporting import write_page
@@ -25,7 +24,6 @@ def main(config: TrainAgentConfig) -> dict[str, Any]:
     from lactchain.baselines.training import train_agent
 
     summary = train_agent(config)
-    plugins.call("curve", config.run.run_dir)
     write_page(config.run.run_dir)
     title = type(config).__name__.removeprefix("Train").removesuffix("Config")
     figures(title, summary)

@@ -63,16 +63,6 @@ def write_report(
     return path
 
 
-def write_learning_curve(run_dir: str | Path) -> Path | None:
-    """Writes learning_curve.svg into a run folder; None where nothing has been measured yet."""
-    view = open_run(run_dir)
-    lines = _lines(view, ("rollout/episode_return", "eval/episode_return"))
-    path = view.directory / "learning_curve.svg"
-    if lines:
-        atomic_write(path, str(plots.line_chart("return of an episode over steps", lines)))
-    return path if lines else None
-
-
 def render(
     view: RunView, beside: Sequence[RunView] = (), screen: str = "summary", under_way: str = ""
 ) -> str:
