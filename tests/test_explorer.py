@@ -140,18 +140,6 @@ def test_without_scripts_the_page_is_a_readable_summary(browser, page):
 # --- questions -----------------------------------------------------------------------------------
 
 
-def test_the_answers_of_a_state_are_those_of_each_round_and_its_own_critic(visit, run):
-    """Every value shown is the one of that round's critic."""
-    visit.open("states")
-    n = 17
-    choose(visit, run.states[n])
-    cards = visit.page.locator(".answer").all_inner_texts()
-    assert len(cards) == 3 and "V\n" not in cards[0].replace("V*", "")
-    for number in (1, 2):
-        assert four_digits(run.values[number][n]) in cards[number]
-        assert four_digits(run.optimal[n]) in cards[number]
-
-
 def test_an_answer_is_told_apart_from_the_episode_that_begins_with_it(visit, run):
     visit.open("states")
     n = next(n for n, played in enumerate(run.played) if len(played) == 2)

@@ -241,10 +241,10 @@ def whole_lines(content: bytes) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 
-def parse_json_lines(path: Path, content: bytes, num_before: int = 0) -> list[dict[str, Any]]:
-    """The objects on the lines of a file's content, which follow so many others."""
+def parse_json_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
+    """The objects on the lines of a file's content."""
     records = []
-    for number, line in enumerate(content.splitlines(), start=num_before + 1):
+    for number, line in enumerate(content.splitlines(), start=1):
         try:
             records.append(_object(line))
         except (ValueError, RecursionError) as error:

@@ -228,13 +228,13 @@ def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:
 
 def _files(directory: Path) -> list[Path]:
     """The plain files below a directory but manifest, card and hidden ones; links are refused."""
-    paths = [path for path in sorted(directory.rglob("*")) if not _is_hidden(path, directory)]
+    paths = [
+        path
+        for path in sorted(directory.rglob("*"))
+        if not any(part.startswith(".") for part in path.relative_to(directory).parts)
+    ]
     for path in paths:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise DataError(f"{path}: expected a plain file, got a link or special file")
     described = {directory / MANIFEST, directory / CARD}
     return [path for path in paths if path.is_file() and path not in described]
-
-
-def _is_hidden(path: Path, directory: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(directory).parts)

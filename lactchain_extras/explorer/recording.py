@@ -322,7 +322,8 @@ def write_tables(
     """
     folder = Path(folder)
     for name, rows in tables.items():
-        table = pa.Table.from_pylist([_storable(row) for row in rows], SCHEMAS[name])
+        told = [{column: _as_utf8(value) for column, value in row.items()} for row in rows]
+        table = pa.Table.from_pylist(told, SCHEMAS[name])
         parquet.write_table(folder / f"{name}.parquet", table, name, VERSION)
     write_json(folder / "meta.json", meta)
     write_manifest(folder, {})
@@ -331,10 +332,6 @@ def write_tables(
 def state_text(state: Mapping[str, Any]) -> str:
     """A state as these tables hold it."""
     return json.dumps(state)
-
-
-def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _as_utf8(value) for name, value in row.items()}
 
 
 def _as_utf8(value: Any) -> Any:
