@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import random
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import count
 
 import gymnasium as gym
 import numpy as np
@@ -35,6 +37,7 @@ from lactchain.config.settings import RunConfig
 from lactchain.errors import (
     ConfigError,
     DataError,
+    EnvironmentFault,
     Interrupted,
     NonFiniteError,
 )
@@ -275,6 +278,44 @@ def test_a_reward_that_is_no_number_stops_the_run_and_is_never_stored(name, run_
     monkeypatch.setitem(gym.registry, spec.id, spec)
     with pytest.raises(NonFiniteError, match="environment copy 0: reward nan"):
         train_agent(placed(CONFIGS[name], run_dir, environment=WorldConfig(spec.id)))
+
+
+class Moody(gym.Wrapper):
+    """Does in each step what it is told; steps are counted over all copies."""
+
+    deed, steps = None, count()
+
+    def step(self, action):
+        result, number = self.env.step(action), next(self.steps)
+        if type(self).deed is not None:
+            type(self).deed(number)
+        return result
+
+
+def test_a_world_that_raised_ends_once_mended_as_any_other_though_it_prints_and_seeds_everything(
+    tmp_path, monkeypatch
+):
+    make = lambda **kwargs: Moody(gym.make(SHORT.id, **kwargs))  # noqa: E731
+    spec = gym.envs.registration.EnvSpec("test/Moody-v0", make, disable_env_checker=True)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    config = placed(CONFIGS["ppo"], tmp_path / "run", environment=replace(SHORT, id=spec.id))
+    train_agent(placed(config, tmp_path / "whole"))
+
+    def raises(number):
+        if number % 1000 == 999:
+            raise KeyError("no cell")
+
+    def talks(number):
+        sys.stdout.write("a \x1b[31mred [bold] line\n")
+        random.seed(0)
+        np.random.seed(0)
+
+    monkeypatch.setattr(Moody, "deed", staticmethod(raises))
+    with pytest.raises(EnvironmentFault, match=r"raised KeyError: 'no cell'.*last action"):
+        train_agent(config)
+    monkeypatch.setattr(Moody, "deed", staticmethod(talks))
+    train_agent(config)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_a_world_or_data_that_do_not_suit_are_refused(tmp_path):

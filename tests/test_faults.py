@@ -30,7 +30,6 @@ from fault_matrix import (  # noqa: E402
     ranks,
     signals,
     surroundings,
-    worlds,
 )  # fmt: skip
 from fault_matrix.cases import Case, cases_of, good, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest, whole  # noqa: E402
@@ -48,7 +47,6 @@ from lactchain.storage.manifests import (  # noqa: E402
 SHORT = {
     "kills": ("search_random", 2), "signals": ("train_dqn", 1), "damage": ("search_random", 3),
     "malice": ("search_random", 2), "power": ("train_dqn", 3), "disk": ("search_random", 2),
-    "worlds": ("train_dqn", 2),
 }  # fmt: skip
 """The parts that take little time, with a program and the most cases of the short test."""
 
@@ -217,7 +215,7 @@ def played(monkeypatch, tmp_path):
 
         monkeypatch.setattr(programs.Program, "start", start)
         undisturbed = lambda *_: programs.Undisturbed(expected, log, 0.0)  # noqa: E731
-        for module in (damage, surroundings, malice, programs, worlds):
+        for module in (damage, surroundings, malice, programs):
             monkeypatch.setattr(module, "ended", lambda process, *_: process.code)
             monkeypatch.setattr(module, "undisturbed", undisturbed)
         return programs.Program("p", "p", lambda *_: None, tmp_path / "shared")
@@ -286,21 +284,6 @@ def test_a_full_disk_costs_nothing_that_was_done(expected, first, again, ending,
     found = surroundings.twice(program, surroundings.Disk())
     assert ending in (found.ending, f"bad {found.ending}"), found
     assert found.ok == (ending in ("exit 0", "exit 5"))
-
-
-@pytest.mark.parametrize("fault, first, again, ending", [
-    ("raises", (begins, 6), ends, "exit 6, then equal"),
-    ("raises", (begins, 6), ends_anew, "begun anew"),
-    ("raises", (begins, 0), ends, "exit 0"),
-    ("prints", (begins, 0), ends, "not equal"),
-    ("ends the process", (begins, 0), ends, "equal"),
-])  # fmt: skip
-def test_a_world_that_misbehaves_costs_nothing_that_was_done(
-    fault, first, again, ending, played, tmp_path
-):
-    told = "error: <World> raised KeyError: 1, at a.py:1 (seed 7, last action 1)" * bool(first[1])
-    program = played(digest(ends(tmp_path / "whole/run")), (*first, told), (again, 0, ""))
-    assert worlds.misbehave([fault], program, 0, tmp_path).ending == ending
 
 
 @pytest.mark.parametrize("code, said, ending", [

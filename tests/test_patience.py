@@ -98,9 +98,15 @@ def answers(observation=None, reward=0.0, terminated=False, info=None):
     return lambda: (seen, reward, terminated, False, {} if info is None else info)
 
 
+def recursing():
+    return recursing()
+
+
 ODD = {
     "raises": (raising(KeyError("no\ncell")), r"raised KeyError: 'no\\ncell', at .*_patience.py:"),
     "is cancelled": (raising(asyncio.CancelledError()), "raised CancelledError"),
+    "recurses": (recursing, "raised RecursionError"),
+    "takes memory": (lambda: bytearray(1 << 62), "raised MemoryError"),
     "exits": (raising(SystemExit(0)), r"called sys.exit\(0\) in the middle of the work"),
     "no truncated": (lambda: (row(0, 0), 0.0, False, {}), r"step\(\) returns \(observation, rew"),
     "digits": (lambda: (row(0, 0), 10**9999, False, {}), "got one of thousands of digits"),
@@ -181,7 +187,8 @@ def test_what_raises_where_an_episode_of_a_rollout_begins_is_told(odd):
 
 
 HANGS = """
-import threading, time
+import sys, threading, time
+from datetime import timedelta
 from lactchain.runs import process
 from lactchain.environments import patience
 class Endless:
@@ -190,19 +197,21 @@ class Endless:
         while True:
             time.sleep(0.1)
 process.GRACE_SECONDS = 0.2
+process.distributed.timeout = timedelta(seconds=float(sys.argv[1]))
 process._listen_to_signals()
 patience.step(Endless(), 3, 11, lambda *_: None)
 """
 
 
-def test_a_signal_is_heard_in_a_step_that_never_returns(root):
+@pytest.mark.parametrize(("patience", "code"), [(60, 143), (1, 6)])
+def test_a_step_that_never_returns_ends_by_a_signal_or_when_patience_does(root, patience, code):
+    command = [sys.executable, "-c", HANGS, str(patience)]
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     environment = os.environ | {"PYTHONPATH": str(root)}
-    command = [sys.executable, "-c", HANGS]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
+    with subprocess.Popen(command, **pipes, text=True, env=environment) as process:
         assert process.stdout.readline() == "begun\n"
-        time.sleep(0.3)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 143
+        if code == 143:
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == code
         assert "(seed 11, last action 3); give the same command to go on" in process.stderr.read()

@@ -3,13 +3,12 @@
 import ast
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from measuring import ARCHIVE, ROOT, markdown, put_between
 
-from fault_matrix import damage, kills, malice, ranks, signals, surroundings, worlds
+from fault_matrix import damage, kills, malice, ranks, signals, surroundings
 from fault_matrix.cases import Kind
 from lactchain.storage.files import read_json_lines
 
@@ -18,7 +17,6 @@ MALICE = (
     "train_ppo", "train_cql", "search_evolution", "search_random", "search_language",
 )  # fmt: skip
 RANKS = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", "train_bc")
-WORLDS = ("collect_rollouts", "evaluate", "make_preferences", "train_ppo", "train_dqn")
 PARTS = {
     "kills": (Kind(2, "operation", 56, kills.killed_at), Kind(1, "random", 56, kills.killed)),
     "signals": (Kind(11, "signal", 28, signals.stopped),),
@@ -27,10 +25,6 @@ PARTS = {
     "power": (Kind(2, "loss", 56, kills.cut),),
     "disk": (Kind(3, "disk", 30, surroundings.limited),),
     "surroundings": (Kind(26, "odd", len(surroundings.SURROUNDINGS), surroundings.odd),),
-    "worlds": tuple(
-        Kind(row, f"row-{row}", len(faults), partial(worlds.misbehave, faults), WORLDS)
-        for row, faults in worlds.ROWS.items()
-    ),
     "ranks": (Kind(12, "rank", 12, ranks.lose, RANKS),),
 }
 

@@ -20,7 +20,6 @@ import torch
 import transformers.trainer  # noqa: F401
 from script_setups import GRID, build_weights
 
-import fault_matrix.worlds  # noqa: F401  - registers a world
 import lactchain
 from fault_matrix.processes import SCRIPTS
 from fault_matrix.programs import PROGRAMS
