@@ -21,16 +21,7 @@ from test_search_runs import config as agent_search
 
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import Digest, differing, digest, done, kept, whole
-from fault_matrix.processes import (
-    PATIENCE,
-    ended,
-    last_line,
-    log_of,
-    said,
-    start,
-    to_end,
-    wait_until,
-)
+from fault_matrix.processes import ended, last_line, log_of, said, start, to_end, wait_until
 from lactchain.config.parsing import dump
 from lactchain.config.settings import (
     ActorConfig,
@@ -88,9 +79,9 @@ class Program:
         places = differing(digest(run_dir), undisturbed(self).digest, stopped)
         return bad("not equal", places) if places else good("equal")
 
-    def goes_on(self, run_dir: Path, patience: float = PATIENCE) -> Verdict:
+    def goes_on(self, run_dir: Path) -> Verdict:
         """What the same command comes to; it must keep what had been done."""
-        before, code = done(run_dir), ended(self.start(run_dir), patience)
+        before, code = done(run_dir), ended(self.start(run_dir))
         return kept(before, run_dir, self.verdict(run_dir, code))
 
     @property
