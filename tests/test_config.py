@@ -3,6 +3,7 @@
 import json
 import resource
 import sys
+import time
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import pairwise
@@ -290,22 +291,47 @@ def peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-@hypothesis_settings(max_examples=80, deadline=5000, database=None, derandomize=True)
-@given(
-    in_file=st.dictionaries(st.sampled_from(KEYS), ANY, max_size=2),
-    typed=st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(HOSTILE)), max_size=2),
-    splice=st.none() | st.tuples(st.integers(0, 99), st.sampled_from(["\t", "\n", ": ", "["])),
-)
+GIVEN = {
+    "in_file": st.dictionaries(st.sampled_from(KEYS), ANY, max_size=2),
+    "typed": st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(HOSTILE)), max_size=2),
+    "splice": st.none() | st.tuples(st.integers(0, 99), st.sampled_from(["\t", "\n", ": ", "["])),
+}
+MANY = pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+
+
+@pytest.mark.parametrize("number", [80, MANY])
 def test_whatever_is_given_is_a_configuration_or_one_line_and_runs_nothing(
-    tmp_path_factory, in_file, typed, splice
+    number, tmp_path, monkeypatch
 ):
-    """Nor does it take long, or much memory."""
-    folder, memory = tmp_path_factory.mktemp("settings"), peak_bytes()
-    (folder / f"{FOREIGN}.py").write_text("class Thing:\n    pass\n")
+    """Nor does it take 2 seconds, or 200 MiB."""
+    (tmp_path / f"{FOREIGN}.py").write_text("class Thing:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    file, again = tmp_path / "config.yaml", tmp_path / "again.yaml"
+
+    def parsed(in_file, typed, splice):
+        file.write_bytes(as_yaml(in_file, splice).encode("utf-8", "surrogatepass"))
+        words = [f"--{key}={value}" for key, value in typed]
+        memory, began = peak_bytes(), time.process_time()
+        try:
+            config = parse(Config, ["--config", str(file), *words])
+        except ConfigError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1_500
+        else:
+            again.write_text(dump(config), "utf-8", "surrogatepass")
+            assert dump(parse(Config, ["--config", str(again)])) == dump(config)
+        assert time.process_time() - began < 2 and peak_bytes() - memory < 200 * 2**20
+        assert FOREIGN not in sys.modules
+
+    drawn = hypothesis_settings(max_examples=number, deadline=None, database=None, derandomize=True)
+    drawn(given(**GIVEN)(parsed))()
+
+
+def as_yaml(found, splice):
+    """Nested settings, of which texts stand there without quotes, perhaps spoiled at a place."""
     nested, raw = {}, {}
-    for key, value in in_file.items():
+    for key, value in found.items():
         if isinstance(value, str):
-            raw[f"PLACE{len(raw)}"] = value  # stands there without quotes
+            raw[f"PLACE{len(raw)}"] = value
             value = [*raw][-1]
         part, _, name = key.rpartition(".")
         inside = nested.setdefault(part, {}) if part else nested
@@ -314,21 +340,7 @@ def test_whatever_is_given_is_a_configuration_or_one_line_and_runs_nothing(
     text = yaml.dump(nested)
     for place, value in raw.items():
         text = text.replace(place, value)
-    if splice is not None:
-        text = text[: splice[0]] + splice[1] + text[splice[0] + 1 :]
-    (folder / "config.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
-    words = [f"--{key}={value}" for key, value in typed]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        try:
-            config = parse(Config, ["--config", str(folder / "config.yaml"), *words])
-        except ConfigError as error:
-            assert "\n" not in str(error) and len(str(error)) < 1_500
-        else:
-            (folder / "again.yaml").write_text(dump(config), "utf-8", "surrogatepass")
-            assert dump(parse(Config, ["--config", str(folder / "again.yaml")])) == dump(config)
-    assert FOREIGN not in sys.modules
-    assert peak_bytes() - memory < 200 * 2**20
+    return text if splice is None else text[: splice[0]] + splice[1] + text[splice[0] + 1 :]
 
 
 @pytest.mark.parametrize(

@@ -39,24 +39,24 @@ FRESH_SECONDS = 0.05
 """Clocks of file systems are coarse: what was written so lately is read again."""
 
 
-def killed(program: Program, number: int, folder: Path) -> Verdict:
-    """A program is killed, and perhaps again."""
-    run_dir, chance = folder / "run", Random(f"{program.name} {number}")
+def killed(whole: bool, program: Program, number: int, folder: Path) -> Verdict:
+    """A fork, or a whole command with an interpreter of its own, is killed, and perhaps again."""
+    run_dir, chance = folder / "run", Random(f"{program.name} {whole} {number}")
     while True:
-        process = in_the_middle(program, run_dir, chance.uniform(0, 0.97))
+        process = in_the_middle(program, run_dir, chance.uniform(0, 0.97), whole=whole)
         kill(process)
         if process.exitcode == -signal.SIGKILL:
-            return to_its_end(program, run_dir, chance)
+            return to_its_end(program, run_dir, chance, whole)
         if process.exitcode != 0:
             return program.verdict(run_dir, process.exitcode)
         shutil.rmtree(run_dir)  # it has just ended
 
 
-def to_its_end(program: Program, run_dir: Path, chance: Random) -> Verdict:
+def to_its_end(program: Program, run_dir: Path, chance: Random, whole: bool = False) -> Verdict:
     """The same command again, and again, until it is not killed; what it came to."""
     while True:
-        if chance.random() >= ANOTHER:
-            return program.goes_on(run_dir)
+        if whole or chance.random() >= ANOTHER:
+            return program.goes_on(run_dir, whole=whole)
         before, process = done(run_dir), program.start(run_dir)
         wait_until(process, chance.uniform(0, 1) * undisturbed(program).seconds)
         kill(process)

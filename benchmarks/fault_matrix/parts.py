@@ -3,6 +3,7 @@
 import ast
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ MALICE = (
 )  # fmt: skip
 RANKS = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", "train_bc")
 PARTS = {
-    "kills": (Kind(2, "operation", 56, kills.killed_at), Kind(1, "random", 56, kills.killed)),
+    "kills": (
+        Kind(2, "operation", 56, kills.killed_at),
+        Kind(1, "random", 56, partial(kills.killed, False)),
+        Kind(1, "command", 20, partial(kills.killed, True)),
+    ),
     "signals": (Kind(11, "signal", 28, signals.stopped),),
     "damage": (Kind(4, "damage", 278, damage.damaged),),
     "malice": (Kind(23, "trap", 40, malice.attacked, MALICE),),

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from test_search_runs import config as agent_search
 
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import Digest, differing, digest, done, kept, whole
-from fault_matrix.processes import ended, last_line, log_of, said, start, to_end, wait_until
+from fault_matrix.processes import ended, last_line, log_of, said, start, to_end, wait_until, worked
 from lactchain.config.parsing import dump
 from lactchain.config.settings import (
     ActorConfig,
@@ -79,9 +80,9 @@ class Program:
         places = differing(digest(run_dir), undisturbed(self).digest, stopped)
         return bad("not equal", places) if places else good("equal")
 
-    def goes_on(self, run_dir: Path) -> Verdict:
+    def goes_on(self, run_dir: Path, **how: Any) -> Verdict:
         """What the same command comes to; it must keep what had been done."""
-        before, code = done(run_dir), ended(self.start(run_dir))
+        before, code = done(run_dir), ended(self.start(run_dir, **how))
         return kept(before, run_dir, self.verdict(run_dir, code))
 
     @property
@@ -199,8 +200,11 @@ def in_the_middle(program: Program, run_dir: Path, share: float, **how: Any) -> 
     It has ended only if it has failed.
     """
     while True:
-        process = program.start(run_dir, **how)
-        if wait_until(process, share * undisturbed(program).seconds) or process.exitcode:
+        process, begun = program.start(run_dir, **how), 0.0
+        while how.get("whole") and process.is_alive() and not (run_dir / "lock").exists():
+            begun = worked(process.pid)
+            time.sleep(0.002)
+        if wait_until(process, begun + share * undisturbed(program).seconds) or process.exitcode:
             return process
         shutil.rmtree(run_dir)
         share *= 0.8

@@ -6,6 +6,7 @@ kilobytes more or less than it needs, which takes root. Where nobody may mount o
 size of files stands in.
 """
 
+import errno
 import os
 import resource
 import shutil
@@ -15,16 +16,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import differing, digest
 from fault_matrix.processes import ended, said
 from fault_matrix.programs import BEGIN, FINISHED, Program, end_of, fresh, left_at, undisturbed
+from fault_matrix.watch import NAMING, WRITING
 
-KINDS = ("size", "inodes", "size", "quota", "size", "read-only")
+LATER = "read-only when it goes on"
+KINDS = ("size", "inodes", "size", "quota", "size", "read-only", "size", LATER)
 """Of disks that will not do."""
 BLOCK = 4096
 LOG = 8192
@@ -35,7 +40,7 @@ PAGES = {"-report.html": ": the page is left as it was: ", "-episode.gif": "no e
 
 def limited(program: Program, number: int, folder: Path) -> Verdict:
     """A run on a disk that will not do, and then on one that will."""
-    kinds = KINDS if can_mount() else ("quota",)
+    kinds = KINDS if can_mount() else ("quota", "read-only")
     kind, share = kinds[number % len(kinds)], Random(f"{program.name} {number}").uniform(0.02, 1.1)
     undisturbed(program)
     disk, run_dir = disk_of(program, kind, share), fresh(program, BEGIN)
@@ -73,7 +78,9 @@ def disk_of(program: Program, kind: str, share: float) -> Disk:
     sizes, num_names = [path.lstat().st_size for path in paths], int(share * len(paths) * 5 / 4)
     if kind == "quota":
         return Disk(partial(quota, max(LOG, int(share * max(sizes)))))
-    if kind == "read-only":  # when a run goes on
+    if kind == "read-only":
+        return Disk(partial(read_only, num_names))
+    if kind == LATER:
         return Disk(None, "size=1g", "ro", "rw", left_at(program, "half"))
     blocks = (sum(-(-size // BLOCK) for size in sizes) + len(paths) // 8) * 5 / 4
     size = f"size={max(1, int(share * blocks)) * BLOCK}"
@@ -106,6 +113,22 @@ def run(program: Program, limit: Callable[[], None] | None) -> Verdict:
 def quota(num_bytes: int) -> None:
     """No file of this process may be longer from now on."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+
+
+def read_only(number: int) -> None:
+    """The disk cannot be written any more after so many names were given to files.
+
+    A real one cannot be made so while a file on it is open: what Python does is refused instead.
+    """
+    numbers = count(1)
+
+    def hear(event: str, args: tuple[Any, ...]) -> None:
+        writes = event == "open" and isinstance(args[0], str) and (args[2] or 0) & WRITING
+        is_here = not str(args[0] if args else "").startswith("/dev/")
+        if (writes or event in NAMING) and is_here and next(numbers) > number:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), args[0])
+
+    sys.addaudithook(hear)
 
 
 @contextmanager
