@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import dedent, indent
 
 from lactchain.config import settings
 
@@ -32,3 +33,23 @@ def start(source: str, *arguments: object, **options) -> subprocess.Popen:
         text=True,
         **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options,
     )
+
+
+LAUNCHED = """
+import hashlib, logging, os, signal, sys, threading, time
+from run_setups import Config
+from lactchain.errors import EnvironmentFault, Interrupted
+from lactchain.runs import process
+{before}
+def main(config):
+{work}
+
+main.__module__ = "run_setups"
+process.launch(main, Config)
+"""
+
+
+def launched(work: str, before: str = "") -> str:
+    """The code of a script that does this work, and something else before."""
+    inside = indent(dedent(work).strip(), "    ")
+    return LAUNCHED.format(before=dedent(before), work=inside)

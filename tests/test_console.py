@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from run_setups import start
+from run_setups import launched, start
 from script_setups import config_of, run_here
 
 from lactchain.errors import Interrupted
@@ -209,24 +209,17 @@ def test_text_of_a_model_reaches_the_console_as_it_is():
     assert "[red]x\\x00\\x1b\\u202e" in shown
 
 
-TALKATIVE = """
-import logging, sys
-import transformers
-from run_setups import Config
-from lactchain.models import runtime
-from lactchain.runs.console import console, table
-from lactchain.runs.process import launch
+TALKATIVE = launched("""
+    import transformers
+    from lactchain.models import runtime
+    from lactchain.runs.console import table
 
-def main(config):
     for _ in range(2000):
         table("Figures", [{"loss": 0.5, "name": "x" * 20}])
     logging.getLogger("lactchain").warning("a \x1b[31mred\x1b[0m file \x9b2J, %s", "y" * 9999)
     transformers.utils.logging.get_logger("transformers.models").warning("a \x1b]0;title\x07 model")
     open(sys.argv[-1].partition("=")[2] + ".done", "w").close()
-
-main.__module__ = "run_setups"
-launch(main, Config)
-"""
+""")
 
 
 @pytest.mark.parametrize("lost", [("stdout",), ("stderr",), ("stdout", "stderr")])

@@ -10,7 +10,7 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
-from run_setups import Config, start
+from run_setups import Config, launched, start
 
 from lactchain.errors import (
     ConfigError,
@@ -78,23 +78,17 @@ def test_a_script_gets_its_configuration_and_a_programming_error_is_not_hidden(s
 
 
 THREADS = """
-import sys, threading, time
-from run_setups import Config
-from lactchain.runs import process
-process.GRACE_SECONDS = 0.5
-def main(config):
-    threading.Thread(target=time.sleep, args=(1000,), name="left by a world").start()
-    print("done")
-    if CODE:
-        raise process.EnvironmentFault("x")
-sys.argv = ["script"]
-process.launch(main, Config)
+threading.Thread(target=time.sleep, args=(1000,), name="left by a world").start()
+print("done")
+if CODE:
+    raise EnvironmentFault("x")
 """
 
 
 @pytest.mark.parametrize("code", [0, 6])
 def test_threads_that_an_environment_leaves_keep_no_process(code):
-    with start(THREADS.replace("CODE", str(code))) as process:
+    code_of = launched(THREADS.replace("CODE", str(code)), "process.GRACE_SECONDS = 0.5")
+    with start(code_of) as process:
         out, error = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "done\n")
     assert error.splitlines()[-1] == "ended without waiting for the threads left by a world"
@@ -122,24 +116,15 @@ def test_one_seed_repeats_all_random_streams():
     assert draw() == draw()
 
 
-POLLING = """
-import sys, time
-from run_setups import Config
-from lactchain.errors import Interrupted
-from lactchain.runs.process import launch, stop_requested
-
-def main(config):
+POLLING = launched("""
     print("ready", flush=True)
-    while not stop_requested():
+    while not process.stop_requested():
         time.sleep(0.01)
     if config.run.seed == 1:
         time.sleep(60)
     print("saved", flush=True)
-    raise Interrupted(stop_requested(), "stopped at step 3, saved in runs/x")
-
-main.__module__ = "run_setups"
-launch(main, Config)
-"""
+    raise Interrupted(process.stop_requested(), "stopped at step 3, saved in runs/x")
+""")
 
 
 def test_a_signal_saves_and_then_ends():
@@ -164,9 +149,7 @@ def test_every_signal_that_ends_a_process_saves_and_may_come_twice(name):
 
 
 def test_a_run_under_nohup_outlives_its_terminal():
-    program = POLLING.replace(
-        "import ", "import signal; signal.signal(1, signal.SIG_IGN)\nimport ", 1
-    )
+    program = f"import signal; signal.signal(1, signal.SIG_IGN)\n{POLLING}"
     with start(program) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGHUP)
@@ -185,26 +168,14 @@ def test_a_second_signal_ends_at_once():
         assert process.stdout.read() == ""
 
 
-STUCK = """
-import hashlib, os, signal, time
-import lactchain.runs.process
-from run_setups import Config
-
+QUICK = "process.GRACE_SECONDS = 0.1"
+ASKED_AT_ONCE = """
 listen = signal.signal
-
 def listen_and_be_asked(number, handler):
     listen(number, handler)
     if number == signal.SIGTERM:
         os.kill(os.getpid(), number)
-
-def main(config):
-    print("ready", flush=True)
-    WORK
-
-main.__module__ = "run_setups"
-BEFORE
-lactchain.runs.process.GRACE_SECONDS = 0.1
-lactchain.runs.process.launch(main, Config)
+signal.signal = listen_and_be_asked
 """
 
 
@@ -213,12 +184,13 @@ lactchain.runs.process.launch(main, Config)
     [
         ('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', ""),  # minutes outside Python
         ("time.sleep(1000)", ""),  # it hears the signal, and nothing looks for it before they meet
-        ("time.sleep(1000)", "signal.signal = listen_and_be_asked"),  # as it begins to listen
+        ("time.sleep(1000)", ASKED_AT_ONCE),  # as it begins to listen
     ],
 )
 def test_one_of_several_processes_ends_whatever_it_waits_for(monkeypatch, work, before):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with start(STUCK.replace("WORK", work).replace("BEFORE", before)) as process:
+    stuck = f'print("ready", flush=True)\n{work}'
+    with start(launched(stuck, f"{before}\n{QUICK}")) as process:
         try:
             if not before:
                 assert process.stdout.readline() == "ready\n"
@@ -230,24 +202,15 @@ def test_one_of_several_processes_ends_whatever_it_waits_for(monkeypatch, work, 
 
 
 ALARM = """
-import signal, time
-import lactchain.runs.process
-from run_setups import Config
-
-def main(config):
-    signal.signal(signal.SIGALRM, lambda number, frame: None)
-    signal.alarm(1)
-    time.sleep(3)
-    print("done")
-
-main.__module__ = "run_setups"
-lactchain.runs.process.GRACE_SECONDS = 0.1
-lactchain.runs.process.launch(main, Config)
+signal.signal(signal.SIGALRM, lambda number, frame: None)
+signal.alarm(1)
+time.sleep(3)
+print("done")
 """
 
 
 def test_a_signal_that_an_environment_sends_itself_ends_none_of_several_processes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with start(ALARM) as process:
+    with start(launched(ALARM, QUICK)) as process:
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "done\n")
