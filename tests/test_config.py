@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from lactchain.config import settings
 from lactchain.config.parsing import (
-    _keys,
     differences,
     dump,
+    keys,
     load,
     parse,
     take_imports,
@@ -275,7 +275,7 @@ HOSTILE = [
     "1:" * 50_000, "# " * 300_000, "[" + "1," * 90_000 + "]", "'" + "a" * 400_000 + "'",
 ]  # fmt: skip
 """What somebody may have typed, spoiled, or written on purpose."""
-KEYS = [*_keys(Config), "run", "actor.lora", "critic.class_path", "x", "run.seed.x"]
+KEYS = [*keys(Config), "run", "actor.lora", "critic.class_path", "x", "run.seed.x"]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates(),
     lambda part: (

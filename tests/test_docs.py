@@ -12,7 +12,6 @@ import tomllib
 import types
 import typing
 from contextlib import nullcontext
-from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +27,7 @@ from script_setups import SHAPE, config_class
 import lactchain
 from lactchain import errors
 from lactchain.command import arguments_of
-from lactchain.config.parsing import parse
+from lactchain.config.parsing import keys, parse
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.strategies import STRATEGIES
 from lactchain.data.alarms import RULES
@@ -62,15 +61,6 @@ def test_files_that_a_page_names_are_there(page):
     code = "\n".join(re.findall(r"`([^`\n]+)`", page.prose))
     paths = re.findall(rf"\b(?:{FOLDERS})/[\w./]*(?:/|\.py|\.sh|\.yaml|\.md|\.ipynb)(?!\S)", code)
     assert [path for path in paths if not (ROOT / path).exists()] == []
-
-
-def keys(config: type) -> set[str]:
-    """Every key of a config class, those of nested classes behind a dot."""
-    found, hints = set(), typing.get_type_hints(config)
-    for name in (field.name for field in fields(config)):
-        inner = [k for k in (hints[name], *typing.get_args(hints[name])) if is_dataclass(k)]
-        found |= {name} | {f"{name}.{key}" for kind in inner for key in keys(kind)}
-    return found
 
 
 @pytest.fixture(scope="module")

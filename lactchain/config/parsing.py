@@ -65,7 +65,7 @@ def parse(
     argv = _with_lists(config_class, argv)
     parser = _parser(config_class, description)
     in_files: dict[str, Any] = {}
-    known = set(_keys(config_class))
+    known = set(keys(config_class))
     for path in [value for name, value in _options(argv) if name == "config" and value]:
         content = load(path)
         _check_is_of(config_class, content, path)
@@ -277,15 +277,16 @@ def _restore_texts(value: Any, key: str, texts: Mapping[str, str]) -> Any:
 
 def _kinds(config_class: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The dotted keys of a config class, and what they are annotated with."""
-    for name, annotation in typing.get_type_hints(config_class).items():
-        yield f"{prefix}{name}", annotation
-        nested = _nested_class(annotation)
-        if nested:
+    hints = typing.get_type_hints(config_class)
+    for name in (item.name for item in fields(config_class)):
+        yield f"{prefix}{name}", hints[name]
+        if nested := _nested_class(hints[name]):
             yield from _kinds(nested, f"{prefix}{name}.")
 
 
-def _keys(config_class: type) -> Iterator[str]:
-    return (key for key, _ in _kinds(config_class))
+def keys(config_class: type) -> list[str]:
+    """The dotted keys of a config class, and of those in it."""
+    return [key for key, _ in _kinds(config_class)]
 
 
 def _near(key: str, known: Sequence[str]) -> list[str]:
@@ -307,7 +308,7 @@ def _explain(message: str, config_class: type) -> str:
         group = re.search(r"Group '([^']+)'", message)
         parents = [path] if path else [group[1]] if group else []
         key = ".".join([*parents, unknown[1]])
-        near = _near(key, list(_keys(config_class)))
+        near = _near(key, keys(config_class))
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
     told = " ".join(message.split())
     if told == "Unexpected config:":
