@@ -32,9 +32,8 @@ from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import render, write_report
-from lactchain_extras.explorer.rollout_tables import Ways
+from lactchain_extras.explorer.rollout_tables import Ways, Worth
 from lactchain_extras.explorer.summary import state_label, summarise
-from lactchain_extras.explorer.worth import Worth
 from lactchain_extras.films import film_run
 
 SHOWN = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})

@@ -25,9 +25,9 @@ from lactchain.errors import DataError
 from lactchain.inspection.run_view import open_run
 from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.markup import escape
+from lactchain_extras.explorer.rollout_tables import Worth
 from lactchain_extras.explorer.summary import Share, summarise
 from lactchain_extras.explorer.tables import pack
-from lactchain_extras.explorer.worth import Worth
 
 
 def test_completions_have_values_and_advantages_by_hand():

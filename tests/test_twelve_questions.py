@@ -17,7 +17,7 @@ from lactchain.runs.run import read_summary
 from lactchain.storage.manifests import write_with_manifest
 from lactchain_extras.explorer.contents import episodes_beside
 from lactchain_extras.explorer.report import render, write_report
-from lactchain_extras.explorer.worth import Worth
+from lactchain_extras.explorer.rollout_tables import Worth
 
 ROWS = ".compare .longtable tbody tr:not(.space)"
 SIDES = ".compare .side"

@@ -15,8 +15,10 @@ from lactchain_extras.explorer.rollout_tables import (
     States,
     Vocabulary,
     Ways,
+    Worth,
     chosen_episodes,
     episode_row,
+    key,
     played_rows,
     recorded_rows,
     step_rows,
@@ -24,7 +26,6 @@ from lactchain_extras.explorer.rollout_tables import (
 )
 from lactchain_extras.explorer.summary import chosen_round
 from lactchain_extras.explorer.tables import Columns, Row, as_columns
-from lactchain_extras.explorer.worth import Worth, key
 
 MAX_BYTES_BESIDE = 6_000_000
 """What these episodes may weigh, as text."""

@@ -12,8 +12,7 @@ from lactchain.data.intervals import share_interval
 from lactchain.environments.views import State
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import Trajectory
-from lactchain_extras.explorer.rollout_tables import succeeded
-from lactchain_extras.explorer.worth import key
+from lactchain_extras.explorer.rollout_tables import key, succeeded
 
 WORDS = (
     "A prompt tells the model the state of the world; it answers with a chain, one action or "
