@@ -199,7 +199,7 @@ class EmbeddingCritic(HeadedModel):
         if not self._is_head_alone:
             super()._write_trunk(directory, state)
             if not self.adapted:
-                _declare(directory, self.settings, self.base.config.hidden_size)
+                declare_pooling(directory, self.settings, self.base.config.hidden_size)
 
     def _beside_trunk(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {HEAD: state[f"trunk.{HEAD}"]} if self._is_head_alone and state else {}
@@ -371,9 +371,16 @@ def _modules(file: Path) -> list[tuple[str, str]]:
         raise DataError(f"{file}: damaged ({error!r}); {mend(file.parent)}") from error
 
 
-def _declare(folder: Path, settings: CriticConfig, width: int) -> None:
-    """Says how an encoder reads and pools to sentence-transformers, which else takes the mean."""
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+def declare_pooling(
+    folder: Path, settings: CriticConfig, width: int, *more: tuple[str, str]
+) -> None:
+    """Says how an encoder reads and pools to sentence-transformers, which else takes the mean.
+
+    Args:
+        width: of its embeddings.
+        more: folder and kind of the layers behind.
+    """
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *more]
     ways = {"pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
     pooling = {name: way == settings.pooling for name, way in ways.items()}
     written = {

@@ -1,10 +1,11 @@
-"""Exports an actor as one model: base and adapter merged in float32, rounded to --dtype.
+"""Exports an actor, or a critic, as one model: base and adapter merged in float32.
 
 Reads the actor's weights and its adapter; writes RUN/model/, which vLLM, SGLang, llama.cpp's
 converter or transformers load by themselves: weights in the base's shards, tokenizer, chat
-template, model card. Says what share of the update the type keeps: of short trainings much of it is
-lost in bfloat16, and less in float16 where the weights are not too large for that. Nothing leaves
-this machine unless --push_to_hub names a repository.
+template, model card. They are rounded to --dtype, and it says what share of the update that keeps:
+of short trainings much of it is lost in bfloat16, and less in float16 where the weights are not too
+large for that. With --critic a trained critic becomes a reward model instead. Nothing leaves this
+machine unless --push_to_hub names a repository.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ log = logging.getLogger("lactchain.export")  # it is shown where those of the co
 
 @dataclass(frozen=True)
 class ExportConfig:
-    """An actor as one model for other engines."""
+    """An actor, or a critic, as one model for other engines."""
 
     run: RunConfig = RunConfig(run_dir="runs/export")
     actor: PlayerConfig = PlayerConfig()
@@ -45,6 +46,14 @@ class ExportConfig:
     push_to_hub: str | None = None
     """Name on the Hugging Face hub, such as user/model, of a repository that the folder is
     uploaded to once it is whole; a new one is made private. Null: nothing leaves this machine."""
+    critic: str | None = None
+    """Folder of a trained critic to export in the actor's place, always in float32; null: the
+    actor."""
+    critic_as: Literal["sequence_classifier", "token_classifier", "sentence_transformer"] = (
+        "sequence_classifier"
+    )
+    """What reads that critic: a classifier of one label a text (TRL's reward models), or a token
+    (verl's value models), or sentence-transformers, whose embedding is the value."""
     public: bool = False
     """Whether everybody may read that repository: a new one is then made public. False: one that is
     public already is refused."""
@@ -79,9 +88,13 @@ def main(config: ExportConfig) -> dict[str, Any]:
 
 def export(config: ExportConfig, run: Run) -> dict[str, Any]:
     """The model of a configuration in RUN/model."""
+    from lactchain_extras.weights.critic_export import export_critic
     from lactchain_extras.weights.merging import export_actor
 
     folder = run.path("model")
+    if config.critic is not None:
+        with disk_errors(folder):
+            return export_critic(config.critic, folder, config.critic_as)
     with disk_errors(folder):
         report = export_actor(config.actor, folder, config.dtype)
     summary = {"num_parameters": report.num_parameters, "dtype": config.dtype}

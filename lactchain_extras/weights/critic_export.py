@@ -1,0 +1,175 @@
+"""A trained critic as a model of others: a reward model, a value model, a sentence encoder.
+
+The adapter is multiplied in, and the scale and offset of the values go into the head, so that what
+is loaded gives returns. A classifier is read back and compared with the critic before it counts.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from lactchain.config.settings import CriticConfig
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.adapters import merged
+from lactchain.models.critic import MEANING, EmbeddingCritic, declare_pooling
+from lactchain.models.runtime import quiet
+from lactchain.storage.files import make_folder, write_json
+from lactchain.storage.manifests import write_manifest
+
+CriticForm = Literal["sequence_classifier", "token_classifier", "sentence_transformer"]
+CLASSIFIERS = {
+    "sequence_classifier": AutoModelForSequenceClassification,
+    "token_classifier": AutoModelForTokenClassification,
+}
+TEXTS = ("You are at (0, 3), facing left.", "9", "The goal is far away: two up, and 1 to the right")
+"""What a classifier and the critic are compared on, as one padded batch."""
+TOLERANCE = 1e-5
+"""Of values in float32, in units of the largest one."""
+
+
+def export_critic(directory: str | Path, folder: str | Path, form: CriticForm) -> dict[str, Any]:
+    """Writes a trained critic in float32 as one model with its tokenizer; the manifest last.
+
+    Args:
+        directory: what `EmbeddingCritic.save` wrote.
+        form: "sequence_classifier": one label a text, as TRL's reward models; its head has no bias,
+            so that `value_offset` of its config.json is what a value is above the score.
+            "token_classifier": one label a token, of which the last is the value, as verl's value
+            models. "sentence_transformer": an embedding of one number, by a last dense layer.
+
+    Returns:
+        `form`, `num_parameters`, `value_offset` (0 where it is in a bias), and `instruction`: what
+        has to stand before a text.
+
+    Raises:
+        ConfigError: no such classifier reads this critic's encoder or its pooling.
+        DataError: weights or adapter are missing, damaged, or do not belong together.
+    """
+    stored = EmbeddingCritic.read_meaning(Path(directory))
+    meaning = {name: stored[name] for name in MEANING}
+    config = CriticConfig(stored["model"], dtype="float32", checkpoint=str(directory), **meaning)
+    critic = EmbeddingCritic.from_config(config)
+    critic.trunk = merged(critic.trunk)
+    if critic.adapted:
+        raise ConfigError(f"{directory}: what was trained on a quantised base cannot be merged")
+    make_folder(folder := Path(folder))
+    if form == "sentence_transformer":
+        _write_sentence_transformer(critic, folder)
+    else:
+        _write_classifier(critic, folder, form)
+    in_bias = form != "sequence_classifier"
+    facts = {
+        "form": form,
+        "num_parameters": sum(weight.numel() for weight in critic.trunk.parameters()),
+        "value_offset": 0.0 if in_bias else critic.value_offset,
+        "instruction": critic.settings.instruction,
+    }
+    write_manifest(folder, facts | {"critic": str(directory)})
+    return facts
+
+
+def _write_classifier(critic: EmbeddingCritic, folder: Path, form: CriticForm) -> None:
+    if critic.settings.pooling != "last":
+        raise ConfigError(
+            f"critic_as: expected sentence_transformer for a critic that pools the"
+            f" {critic.settings.pooling} of its tokens, got {form}, which reads the last one"
+        )
+    _separate_padding(critic.tokenizer)
+    model = _classifier(critic, CLASSIFIERS[form])
+    model.config.pad_token_id = critic.tokenizer.pad_token_id
+    model.config.value_offset = 0.0 if form == "token_classifier" else critic.value_offset
+    with quiet():
+        model.save_pretrained(folder)
+        critic.tokenizer.save_pretrained(folder)
+        again = CLASSIFIERS[form].from_pretrained(folder).eval()
+    _require_equal(critic, _reader(again, form))
+
+
+def _separate_padding(tokenizer: PreTrainedTokenizerBase) -> None:
+    """A classifier takes the last token that is not padding, so no text may end in that one."""
+    if tokenizer.pad_token_id != tokenizer.eos_token_id:
+        return
+    if tokenizer.unk_token_id in (None, tokenizer.eos_token_id):
+        raise ConfigError(
+            "critic: expected a tokenizer whose padding is not the end of a text, or with a token"
+            " for what is unknown; give its tokenizer_config.json a pad_token of its own"
+        )
+    tokenizer.pad_token = tokenizer.unk_token
+
+
+def _classifier(critic: EmbeddingCritic, auto_class: Any) -> PreTrainedModel:
+    """A classifier of one label with the weights of a critic, scale and offset in its head."""
+    shape, weights = critic.base.config, dict(critic.trunk.state_dict())
+    try:
+        model = auto_class.from_config(_with_one_label(shape), dtype=torch.float32)
+    except ValueError as error:  # of a kind that transformers has no such classifier of
+        raise ConfigError(f"critic_as: {error}") from error
+    weights["score.weight"] = critic.value_scale * weights["score.weight"]
+    if "score.bias" in model.state_dict():
+        weights["score.bias"] = torch.tensor([critic.value_offset])
+    own = model.state_dict()
+    if own.keys() != weights.keys() or own["score.weight"].shape != weights["score.weight"].shape:
+        raise ConfigError(
+            f"critic_as: {type(model).__name__} has other weights than a critic on a"
+            f" {shape.model_type}; take sentence_transformer"
+        )
+    model.load_state_dict(weights)
+    return model
+
+
+def _with_one_label(shape: Any) -> Any:
+    """The shape of a classifier of one number."""
+    shape = type(shape).from_dict(shape.to_dict())
+    shape.num_labels, shape.problem_type = 1, "regression"
+    return shape
+
+
+def _reader(model: PreTrainedModel, form: CriticForm) -> Callable[[dict[str, Tensor]], Tensor]:
+    def values(batch: dict[str, Tensor]) -> Tensor:
+        logits = model(**batch).logits[..., 0]
+        if form == "sequence_classifier":
+            return logits + model.config.value_offset
+        last = batch["attention_mask"].sum(dim=1) - 1
+        return logits[torch.arange(len(logits)), last]
+
+    return values
+
+
+def _require_equal(critic: EmbeddingCritic, values: Callable[[dict[str, Tensor]], Tensor]) -> None:
+    batch = critic.collate(critic.tokenize(TEXTS))
+    with torch.inference_mode():
+        expected, got = critic(**batch), values(batch)
+    largest = (expected - got).abs().max().item()
+    if not largest <= TOLERANCE * max(1.0, expected.abs().max().item()):
+        raise DataError(
+            f"critic: expected a classifier of the same values, got {largest:.2g} of difference:"
+            " its encoder pools in a way of its own; take sentence_transformer"
+        )
+
+
+def _write_sentence_transformer(critic: EmbeddingCritic, folder: Path) -> None:
+    """The encoder, how it pools, and the head as a dense layer from the embedding to the value."""
+    encoder = getattr(critic.trunk, critic.trunk.base_model_prefix)
+    with quiet():
+        encoder.save_pretrained(folder)
+        critic.tokenizer.save_pretrained(folder)
+    width = critic.base.config.hidden_size
+    dense = folder / "2_Dense"
+    declare_pooling(folder, critic.settings, width, ("2_Dense", "Dense"))
+    make_folder(dense)
+    identity = "torch.nn.modules.linear.Identity"
+    sizes = {"in_features": width, "out_features": 1, "bias": True}
+    write_json(dense / "config.json", sizes | {"activation_function": identity})
+    weight = critic.value_scale * critic.base.score.weight.detach()
+    weights = {"linear.weight": weight, "linear.bias": torch.tensor([critic.value_offset])}
+    save_file(weights, dense / "model.safetensors")

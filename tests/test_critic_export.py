@@ -1,0 +1,110 @@
+"""A critic that was exported gives, where others load it, the returns that it gives here."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_critic_model import LORA, TEXTS, trained, weights  # noqa: F401
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
+
+from lactchain.config.settings import CriticConfig, RunConfig
+from lactchain.errors import ConfigError
+from lactchain.models.runtime import quiet
+from lactchain.storage.manifests import verify_manifest
+from lactchain_extras.stages import export
+from lactchain_extras.stages.export import ExportConfig
+from lactchain_extras.weights.critic_export import export_critic
+
+
+def saved(weights, folder, **kwargs):  # noqa: F811
+    """A critic whose values have a scale and an offset, and its folder."""
+    critic = trained(CriticConfig(str(weights / "encoder"), **kwargs), value_scale=3.0)
+    critic.value_offset = -7.5
+    critic.save(folder)
+    return critic
+
+
+def batch_of(folder):
+    return AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
+def test_a_reward_model_of_one_label_has_the_values_of_the_critic(weights, tmp_path, lora):  # noqa: F811
+    critic = saved(weights, tmp_path / "critic", lora=lora)
+    run, critic_folder = RunConfig(str(tmp_path / "run")), str(tmp_path / "critic")
+    summary = export.main(ExportConfig(run, critic=critic_folder))
+    folder = tmp_path / "run/model"
+    with quiet():
+        model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert model.config.num_labels == 1
+    assert summary["value_offset"] == model.config.value_offset == -7.5
+    with torch.inference_mode():
+        scores = model(**batch_of(folder)).logits[:, 0]
+    expected = torch.from_numpy(critic.values(TEXTS))
+    assert expected.std() > 0.1
+    torch.testing.assert_close(scores - 7.5, expected, atol=1e-5, rtol=1e-5)
+    assert verify_manifest(folder)["critic"] == critic_folder
+
+
+def test_a_value_model_has_the_value_of_every_beginning_of_a_text(weights, tmp_path):  # noqa: F811
+    critic = saved(weights, tmp_path / "critic")
+    export_critic(tmp_path / "critic", tmp_path / "model", "token_classifier")
+    with quiet():
+        model = AutoModelForTokenClassification.from_pretrained(tmp_path / "model").eval()
+    batch = batch_of(tmp_path / "model")
+    with torch.inference_mode():
+        values = model(**batch).logits[..., 0]
+        for length in range(1, batch["input_ids"].shape[1] + 1):
+            whole = batch["attention_mask"][:, :length].sum(dim=1) == length
+            part = {name: column[whole, :length] for name, column in batch.items()}
+            expected = critic(part["input_ids"], part["attention_mask"])
+            torch.testing.assert_close(values[whole, length - 1], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_a_sentence_transformer_embeds_a_text_as_its_value(weights, tmp_path, pooling):  # noqa: F811
+    """By the rules of its layout: encoder, pooling, and a product with a bias."""
+    critic = saved(weights, tmp_path / "critic", pooling=pooling)
+    export_critic(tmp_path / "critic", folder := tmp_path / "model", "sentence_transformer")
+    parts = json.loads((folder / "modules.json").read_text())
+    assert [part["path"] for part in parts] == ["", "1_Pooling", "2_Dense"]
+    flags = json.loads((folder / "1_Pooling/config.json").read_text())
+    assert flags["pooling_mode_mean_tokens"] == (pooling == "mean")
+    with quiet():
+        encoder = AutoModel.from_pretrained(folder).eval()
+    batch = batch_of(folder)
+    with torch.inference_mode():
+        hidden = encoder(**batch).last_hidden_state
+    mask = batch["attention_mask"][..., None]
+    mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+    last = hidden[torch.arange(len(TEXTS)), mask.sum(dim=1)[:, 0] - 1]
+    dense = load_file(folder / "2_Dense/model.safetensors")
+    embedding = mean if pooling == "mean" else last
+    got = embedding @ dense["linear.weight"].T + dense["linear.bias"]
+    expected = torch.from_numpy(critic.values(TEXTS))
+    torch.testing.assert_close(got[:, 0], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["sequence_classifier", "token_classifier"])
+def test_what_a_classifier_would_read_otherwise_is_refused(weights, tmp_path, form):  # noqa: F811
+    saved(weights, tmp_path / "critic", pooling="mean")
+    with pytest.raises(ConfigError, match="expected sentence_transformer"):
+        export_critic(tmp_path / "critic", tmp_path / "model", form)
+    assert not list((tmp_path / "model").glob("*.safetensors"))
+
+
+def test_no_text_ends_in_what_a_reward_model_takes_for_padding(weights, tmp_path):  # noqa: F811
+    critic = saved(weights, tmp_path / "critic")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "critic")
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.save_pretrained(tmp_path / "critic")
+    assert tokenizer.unk_token is None
+    with pytest.raises(ConfigError, match="a pad_token of its own"):
+        export_critic(tmp_path / "critic", tmp_path / "model", "sequence_classifier")
+    assert critic.values(TEXTS).shape == (4,)
