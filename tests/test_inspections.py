@@ -209,6 +209,10 @@ def test_a_run_that_was_killed_ends_with_the_same_inspections(pipeline, weights,
 def test_many_start_states_are_sampled_the_same_in_all_rounds(pipeline, tmp_path, monkeypatch):
     config, folder = pipeline
     monkeypatch.setattr(recording, "MAX_STATES", 5)
+    turns = {}
+    monkeypatch.setattr(
+        recording, "log_turns", lambda run, number, rows: turns.update({number: rows})
+    )
     run = tmp_path / "run"
     shutil.copytree(folder, run, symlinks=True)
     recorder, whole = Recorder(config, Run(run, "x", None)), inspected(pipeline, 1)
@@ -217,6 +221,7 @@ def test_many_start_states_are_sampled_the_same_in_all_rounds(pipeline, tmp_path
         shutil.rmtree(run / f"round_{number}/inspection")
         recorder.record(number, actor, f"{run}/round_{number}/critic/critic")
     first, second = (read_inspection(run / f"round_{number}/inspection") for number in ROUNDS)
+    assert [turns[number] for number in ROUNDS] == [t.answers.to_pylist() for t in (first, second)]
     assert first.meta == whole.meta | {"asked": 5, "sampled": True}
     assert first.answers["state_id"] == second.answers["state_id"]
     rows = whole.answers.to_pylist()

@@ -39,6 +39,7 @@ from lactchain.runs.run import Run
 from lactchain.storage.files import write_json
 from lactchain.storage.manifests import write_manifest
 from lactchain.types import Action, Discount, PreferencePair, Trajectory
+from lactchain_extras.turns import log_turns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -105,18 +106,18 @@ class Recorder:
             self.config.run.seed,
         )
         worth = self._worth([*map(_first_decision, greedy), *outcomes], critic)
-        answers = zip(self.asked, greedy, self._known(stage), worth, strict=False)
+        known = zip(self.asked, greedy, self._known(stage), worth, strict=False)
+        answers = [told(e.actions[0]) | _answer(place, e) | k | w for place, e, k, w in known]
         asked = zip(places, candidates, outcomes, worth[len(greedy) :], strict=True)
         write_tables(
             folder,
             self._meta(critic),
-            answers=[
-                told(e.actions[0]) | _answer(place, e) | known | w for place, e, known, w in answers
-            ],
+            answers=answers,
             candidates=[
                 told(c.action) | _candidate(place, c, o, w["q"]) for place, c, o, w in asked
             ],
         )
+        log_turns(self.config.run, number, answers)
 
     @cached_property
     def starts(self) -> list[State]:
