@@ -22,7 +22,6 @@ def test_mse_has_no_half_and_smooth_l1_has_one_and_targets_carry_no_gradient():
 
 
 def test_cql_penalty_subtracts_the_action_of_the_data():
-    """baselines/checks.py judges its gradient, and the targets of double Q-learning."""
     penalty = value_losses.cql_penalty(torch.tensor([[0.0, math.log(3.0)]]), torch.tensor([0]))
     torch.testing.assert_close(penalty, torch.tensor([math.log(4.0)]))
 
