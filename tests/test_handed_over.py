@@ -273,9 +273,8 @@ def test_a_state_of_copies_stays_as_it_was_given_and_taken(numeric):
         assert int(envs.step(right).next_observations[0, 0, 0]) == 3
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_what_an_episode_ended_on_is_not_where_the_next_begins(numeric, mode):
-    envs = make_vector_env("handed/Corridor-v0", 2, mode)
+def test_what_an_episode_ended_on_is_not_where_the_next_begins(numeric):
+    envs = make_vector_env("handed/Corridor-v0", 2)
     envs.reset(seed=0)
     for _ in range(4):
         after, _, _, _, infos = envs.step(np.ones(2, dtype=np.int64))

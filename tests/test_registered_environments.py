@@ -15,7 +15,7 @@ import lactchain.environments  # noqa: F401  registers
 from lactchain.baselines.member_envs import make_numeric_env, spaces_of
 from lactchain.baselines.settings import LoopConfig, TrainPPOConfig, WorldConfig
 from lactchain.baselines.training import train_agent
-from lactchain.baselines.vector import make_vector_env
+from lactchain.baselines.vector import ResumableLoop, make_vector_env
 from lactchain.config.settings import RunConfig
 from lactchain.environments.language import language_env
 from lactchain.environments.registry import name_modules
@@ -38,18 +38,10 @@ def test_stable_baselines_has_nothing_to_say(env_id):
     check_env_sb3(gym.make(env_id, disable_env_checker=True), skip_render_check=False)
 
 
-MODES = [
-    (env_id, mode)
-    for env_id in IDS
-    for mode in ("vector_entry_point", "sync", "async")
-    if mode != "vector_entry_point" or gym.spec(env_id).vector_entry_point
-]
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python ≥ 3.12 under threads
-@pytest.mark.parametrize(("env_id", "mode"), MODES)
-def test_copies_answer_with_observations_of_their_space(env_id, mode):
-    with closing(make_vector_env(env_id, 2, mode)) as envs:
+@pytest.mark.parametrize("make", [make_vector_env, ResumableLoop])
+@pytest.mark.parametrize("env_id", IDS)
+def test_copies_answer_with_observations_of_their_space(env_id, make):
+    with closing(make(env_id, 2)) as envs:
         assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
         observations, _ = envs.reset(seed=0)
         assert all(row for row in observations if isinstance(row, str))
@@ -59,10 +51,8 @@ def test_copies_answer_with_observations_of_their_space(env_id, mode):
             assert rewards.shape == terminated.shape == truncated.shape == (2,)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_text_arrives_whole_and_the_final_observation_is_kept(mode):
-    with closing(make_vector_env("lactchain/Language-v0", 2, mode, max_chains=1)) as envs:
+def test_text_arrives_whole_and_the_final_observation_is_kept():
+    with closing(make_vector_env("lactchain/Language-v0", 2, max_chains=1)) as envs:
         first, _ = envs.reset(seed=3)
         assert all(text.startswith("Grid world of size 4x4") for text in first)
         *_, truncated, infos = envs.step(("hm", "hm"))
@@ -71,13 +61,11 @@ def test_text_arrives_whole_and_the_final_observation_is_kept(mode):
         assert all(end.startswith(text) for end, text in zip(endings, first, strict=True))
 
 
-def test_a_numeric_world_is_one_batch_by_default():
+def test_a_numeric_world_is_one_batch_where_there_is_one():
     envs = make_vector_env("lactchain/GridWorld-v0", 3, size=5)
     assert type(envs).__name__ == "GridWorldVectorEnv"
     assert envs.reset(seed=0)[0].shape == (3, 5)
-    assert type(make_vector_env("FrozenLake-v1", 2)).__name__ == "SyncVectorEnv"
-    with pytest.raises(ValueError, match="mode"):
-        make_vector_env("lactchain/GridWorld-v0", 2, "threads")
+    assert type(make_vector_env("FrozenLake-v1", 2)) is ResumableLoop
 
 
 class Moody(gym.Env):

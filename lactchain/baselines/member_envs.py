@@ -20,7 +20,7 @@ from gymnasium.wrappers.vector import RescaleAction
 
 from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import WorldConfig
-from lactchain.baselines.vector import ResumableLoop, make_vector_env
+from lactchain.baselines.vector import make_vector_env
 from lactchain.environments.checks import owned
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.errors import ConfigError, NonFiniteError
@@ -161,9 +161,6 @@ def make_numeric_env(id: str, num_envs: int, /, **kwargs: Any) -> VectorEnv:
         raise ConfigError(f"environment.id: {id} is played in words; expected a Gymnasium id")
     try:
         envs = make_vector_env(id, num_envs, **kwargs)
-        if not hasattr(envs.unwrapped, "get_state"):
-            envs.close()
-            envs = ResumableLoop(id, num_envs, **kwargs)
     except (gym.error.Error, AssertionError, TypeError, ValueError) as error:
         if not kwargs:
             raise

@@ -1,63 +1,54 @@
-"""Vector environments with the settings that text, bootstrapping and exact resume need."""
+"""Copies of a world behind one `step`, which an interrupted run can put back where they were."""
 
 from __future__ import annotations
 
 import random
-from typing import Any, Literal, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lactchain import plugins
-from lactchain.baselines.kept import Kept
 from lactchain.environments import patience
 from lactchain.environments.checks import check_reset_form, check_shape, check_step_form, owned
 from lactchain.environments.registry import find_env
 from lactchain.errors import EnvironmentFault
 
+MOST_KEPT = 30_000
+"""Entries of an array or a list; longer ones are data, such as a table of prices."""
+_SIMPLE = frozenset((bool, int, float, str, type(None)))
 
-def make_vector_env(
-    id: str,
-    num_envs: int,
-    /,
-    vectorization_mode: Literal["vector_entry_point", "sync", "async"] | None = None,
-    **kwargs: Any,
-) -> VectorEnv:
-    """Copies of a registered environment behind one `step`.
+
+def make_vector_env(id: str, num_envs: int, /, **kwargs: Any) -> VectorEnv:
+    """Copies of a registered environment: as one numpy batch if there is one, else in a loop.
 
     Copies that end are reset in the same step, so `infos["final_obs"]` holds what they ended on,
-    and no row is a dummy. The asynchronous mode does not use shared memory, through which text
-    arrives empty.
+    and no row is a dummy. `unwrapped.get_state()` gives arrays and what JSON can hold; after
+    `unwrapped.set_state(state)` the copies go on alike.
 
     Args:
         id: a Gymnasium id, whose arguments are in `kwargs`.
         num_envs: number of copies.
-        vectorization_mode: one numpy batch, a loop in this process, or a process for each copy,
-            which pays for slow environments only; None: a batch that resets in the same step if
-            there is one, else the loop. The name is Gymnasium's, so that no environment takes it.
 
     Raises:
-        ValueError: there is no such mode.
-        gymnasium.error.Error: there is no such environment, or it has no such mode.
+        gymnasium.error.Error: there is no such environment.
     """
-    mode, settings = vectorization_mode or "sync", {}
-    if vectorization_mode is None and (batch := _batch(id, num_envs, kwargs)) is not None:
-        return batch
-    if mode != "vector_entry_point":
-        settings["autoreset_mode"] = AutoresetMode.SAME_STEP
-        kwargs["wrappers"] = [*kwargs.get("wrappers", ()), OwnObservations]
-    if mode == "async":
-        settings["shared_memory"] = False
-    return gym.make_vec(id, num_envs, mode, settings, **kwargs)
+    known = (plugins.add_on("vector_envs") or {}).get(id)
+    if known is not None and kwargs.keys() <= {"max_episode_steps"}:
+        return known(num_envs, **kwargs)
+    if find_env(id).vector_entry_point is not None and known is None:
+        envs = gym.make_vec(id, num_envs, "vector_entry_point", **kwargs)
+        same_step = envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        if same_step and hasattr(envs.unwrapped, "get_state"):
+            return envs
+        envs.close()
+    return ResumableLoop(id, num_envs, **kwargs)
 
 
 class ResumableLoop(SyncVectorEnv):
-    """Copies in a loop; to be put back, each plays its episode up to where it was again.
-
-    `get_state()` gives arrays and what JSON can hold, as batches do by themselves; after
-    `set_state(state)` it goes on alike.
-    """
+    """Copies in a loop; to be put back, each plays its episode up to where it was again."""
 
     def __init__(self, id: str, num_envs: int, **kwargs: Any) -> None:
         copies = [lambda: EpisodeRecord(gym.make(id, **kwargs))] * num_envs
@@ -74,26 +65,12 @@ class ResumableLoop(SyncVectorEnv):
             copy.set_state(copy_state)
 
 
-class OwnObservations(gym.Wrapper):
-    """Hands out copies: a world may write each observation over the last one.
-
-    A copy that is reset in the step that ends its episode would hand out the start as the end.
-    """
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Starts an episode."""
-        return _own(self.env.reset(seed=seed, options=options))
-
-    def step(self, action: Any) -> Any:
-        """Plays an action, which is the world's to change."""
-        return _own(self.env.step(owned(action)))
-
-
 class EpisodeRecord(gym.Wrapper):
     """Remembers how the episode began and what was played, so that it can be played again.
 
     An episode is a function of `np_random` at the reset and of the actions, as Gymnasium asks; and
-    of what the world keeps over episodes, as far as `Kept` can read it.
+    of what the world keeps over episodes, as far as `Kept` can read it. What is handed out are
+    copies, since a world may write each observation over the last one.
     What breaks its rules is an `EnvironmentFault`, as it is in text worlds; rewards that are not
     finite are left to whoever learns from them.
     """
@@ -101,29 +78,24 @@ class EpisodeRecord(gym.Wrapper):
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self._kept = Kept(env)
-        self._start: dict[str, Any] = {"seed": 0}
+        self._start: dict[str, Any] = {}
+        self._held: dict[str, Any] = {}
         self._actions: list[Any] = []
         self._seen: dict[str, Any] = {}
-        self._held = self._kept.now()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Starts an episode, and a new record."""
         dice = self.env.unwrapped.np_random.bit_generator.state
         self._start = {"random": dice} if seed is None else {"seed": seed}
         self._held, self._actions = self._kept.now(), []
-        result = _own(patience.reset(self.env, seed, _check_reset, options=options))
-        self._seen = {"observation": result[0], "rewards": 0.0}
-        return result
+        result = patience.reset(self.env, seed, _check_reset, options=options)
+        return self._own(result, rewards=0.0)
 
     def step(self, action: Any) -> Any:
         """Plays an action."""
         self._actions.append(np.array(action))
-        result = _own(patience.step(self.env, action, self._start.get("seed"), _check_step))
-        self._seen = {
-            "observation": result[0],
-            "rewards": self._seen["rewards"] + float(result[1]),
-        }
-        return result
+        result = patience.step(self.env, action, self._start.get("seed"), _check_step)
+        return self._own(result, rewards=self._seen["rewards"] + float(result[1]))
 
     def get_state(self) -> dict[str, Any]:
         """How the episode began, the actions since, and what came of them."""
@@ -133,36 +105,31 @@ class EpisodeRecord(gym.Wrapper):
     def set_state(self, state: dict[str, Any]) -> None:
         """Plays the episode up to where it was; `EnvironmentFault` if it leads elsewhere."""
         start, dice = state["start"], _dice_of_the_process()
-        self._kept.put_back(start.get("kept", {}))
+        self._kept.put_back(start["kept"])
         if "random" in start:
             self.env.unwrapped.np_random.bit_generator.state = start["random"]
         self.reset(seed=start.get("seed"))
         for action in state["actions"]:
             self.step(action)
-        for name, was in state.get("seen", {}).items():
-            if not np.array_equal(was, self._seen[name]):
-                self._refuse(f"its {name} is {self._seen[name]}, and was {was}")
+        differing = [
+            f"its {name} is {self._seen[name]}, and was {was}"
+            for name, was in state["seen"].items()
+            if not np.array_equal(was, self._seen[name])
+        ]
         if dice != _dice_of_the_process():
-            self._refuse("it draws from the generators of the process")
+            differing.append("it draws from the generators of the process")
+        if differing:
+            raise EnvironmentFault(
+                f"{self.env} cannot be put back where it was after {len(self._actions)} actions:"
+                f" {' '.join(differing[0].split())[:200]}; let it draw from its np_random alone,"
+                " and keep over episodes only numbers, texts, and arrays of them"
+            )
 
-    def _refuse(self, why: str) -> NoReturn:
-        raise EnvironmentFault(
-            f"{self.env} cannot be put back where it was after {len(self._actions)} actions:"
-            f" {' '.join(why.split())[:200]}; let it draw from its np_random alone, and keep over"
-            " episodes only numbers, texts, and arrays of them"
-        )
-
-
-def _dice_of_the_process() -> tuple[int, ...]:
-    """Tells whether anything draws from the global generators."""
-    _, words, place, *_ = np.random.get_state()
-    return hash(random.getstate()), hash(words.tobytes()), place
-
-
-def _own(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a reset or a step returned, with a copy of the observation."""
-    observation, *others = result
-    return owned(observation), *others
+    def _own(self, result: tuple[Any, ...], rewards: float) -> tuple[Any, ...]:
+        """What a reset or a step returned, with a copy of the observation, which is noted."""
+        observation = owned(result[0])
+        self._seen = {"observation": observation, "rewards": rewards}
+        return observation, *result[1:]
 
 
 def _check_reset(result: Any, env: gym.Env) -> None:
@@ -175,15 +142,96 @@ def _check_step(result: Any, env: gym.Env) -> None:
     check_shape(result[0], env)
 
 
-def _batch(id: str, num_envs: int, kwargs: dict[str, Any]) -> VectorEnv | None:
-    """The environment as one batch that resets in the same step, None where there is none."""
-    known = (plugins.add_on("vector_envs") or {}).get(id)
-    if known is not None and kwargs.keys() <= {"max_episode_steps"}:
-        return known(num_envs, **kwargs)
-    if find_env(id).vector_entry_point is None or known is not None:
-        return None
-    envs = gym.make_vec(id, num_envs, "vector_entry_point", **kwargs)
-    if envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP:
-        return envs
-    envs.close()
-    return None
+def _dice_of_the_process() -> tuple[int, ...]:
+    """Tells whether anything draws from the global generators."""
+    _, words, place, *_ = np.random.get_state()
+    return hash(random.getstate()), hash(words.tobytes()), place
+
+
+class Kept:
+    """What a world and its wrappers keep from one episode to the next: counts, levels, statistics.
+
+    Gymnasium has no call for it. It is read where it lies: numbers, texts, and arrays and lists of
+    them, among the attributes of each layer, and of objects in them that hold nothing else, such as
+    the running means of `NormalizeObservation`.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        self._layers = {f"{n} {type(e).__name__}": vars(e) for n, e in enumerate(_layers(env))}
+        self._keys: list[tuple[str, ...]] = []
+        self._size = 0
+        self._made = self.now()
+
+    def now(self) -> dict[str, Any]:
+        """Copies of it by layer, object if it is in one, and name."""
+        size = sum(map(len, self._layers.values()))
+        if size != self._size:  # looked for anew only then, since every episode asks
+            self._size, self._keys = size, list(self._find())
+        places = ((key, self._place(key[:-1])) for key in self._keys)
+        return {".".join(key): _copy(held[key[-1]]) for key, held in places if key[-1] in held}
+
+    def changed(self, held: dict[str, Any]) -> dict[str, Any]:
+        """What of it the world was not made with, as arrays and what JSON can hold."""
+        made = self._made
+        return {
+            key: value
+            for key, value in held.items()
+            if _is_kept(value) and (key not in made or not _alike(value, made[key]))
+        }
+
+    def put_back(self, changed: dict[str, Any]) -> None:
+        """Makes the world keep this, and else what it was made with."""
+        for key, value in (self._made | changed).items():
+            *path, name = key.split(".")
+            held = self._place(path)
+            if not _alike(_copy(held.get(name)), value):
+                held[name] = _copy(value)
+
+    def _find(self) -> Iterator[tuple[str, ...]]:
+        for layer, held in self._layers.items():
+            for name, value in held.items():
+                inner = _inner(value)
+                if _is_kept(value):
+                    yield layer, name
+                elif all(map(_is_kept, inner.values())):
+                    yield from ((layer, name, inner_name) for inner_name in inner)
+
+    def _place(self, path: Sequence[str]) -> dict[str, Any]:
+        """The attributes of a layer, or of an object in it, which may be another one by now."""
+        layer = self._layers[path[0]]
+        return layer if len(path) == 1 else _inner(layer.get(path[1]))
+
+
+def _layers(env: gym.Env) -> Iterator[gym.Env]:
+    """Wrappers from the outermost to the world."""
+    yield env
+    if isinstance(env, gym.Wrapper):
+        yield from _layers(env.env)
+
+
+def _inner(part: Any) -> dict[str, Any]:
+    """The attributes of an object; none of what is constant, or no object."""
+    inner = getattr(part, "__dict__", None)
+    return inner if type(inner) is dict and not isinstance(part, gym.Space) else {}
+
+
+def _alike(value: Any, other: Any) -> bool:
+    if not isinstance(value, np.ndarray):
+        return type(value) is type(other) and value == other
+    same = isinstance(other, np.ndarray) and value.dtype == other.dtype
+    return same and np.array_equal(value, other)
+
+
+def _is_kept(value: Any) -> bool:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "biuf" and value.size <= MOST_KEPT
+    if type(value) is list:
+        return len(value) <= MOST_KEPT and all(type(entry) in _SIMPLE for entry in value)
+    return type(value) in _SIMPLE
+
+
+def _copy(value: Any) -> Any:
+    """Scalars of numpy become arrays, which keep their type on disk."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.array(value)
+    return list(value) if type(value) is list else value
