@@ -1,7 +1,7 @@
 """Attacks every program with every fault of the matrix, and prints what came of it.
 
 python benchmarks/faults.py kills signals --minutes 30
-python benchmarks/faults.py kills --programs train_critic,search_tpe --scale 0.1
+python benchmarks/faults.py kills --programs train_critic,search_evolution --scale 0.1
 python benchmarks/faults.py table
 
 Each part goes on where it was: what stands in its file of results is not done again. Everything

@@ -20,7 +20,6 @@ LactChain asks for these, and goes on without those that are not there:
 - `language_species` is what evolutionary search needs to know of language actors;
 - `panels` is a module of numbered tasks in files, and of results on them;
 - `offline_data(path)` reads the recorded transitions of other libraries;
-- `trials(config, run)` searches by trials from the start instead, and returns the summary;
 - `vector_envs` has numpy batches of others' environments, by their Gymnasium ids.
 
 The group `lactchain.worlds` has functions that register Gymnasium ids, and `lactchain.schemes` the

@@ -1,8 +1,6 @@
-r"""Searches hyper-parameters and architectures: evolution, random search, or Optuna's TPE.
+"""Searches hyper-parameters and architectures by evolution.
 
 python scripts/search.py --config configs/search/cartpole.yaml
-python scripts/search.py --config configs/search/cartpole.yaml --method random \
-        --run.run_dir runs/random_search
 python scripts/search.py --config configs/search/gridworld_tiny.yaml
 """
 

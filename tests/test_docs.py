@@ -76,7 +76,7 @@ def test_settings_that_a_page_names_exist(page, known):
     named = re.findall(rf"(?:^|--| )((?:{groups})\.[a-z_.0-9]+)", code)
     # A key of a mapping follows `kwargs`; what ends in json or jsonl is a file.
     unknown = [key for key in named if key not in known and ".kwargs." not in key]
-    assert {*unknown} <= {"environment.json", "trials.jsonl"}
+    assert {*unknown} <= {"environment.json"}
 
 
 # --- commands ------------------------------------------------------------------------------------

@@ -45,8 +45,9 @@ from lactchain.storage.manifests import (  # noqa: E402
 )
 
 SHORT = {
-    "kills": ("search_random", 2), "signals": ("train_dqn", 1), "damage": ("search_random", 3),
-    "malice": ("search_random", 2), "power": ("train_dqn", 3), "disk": ("search_random", 2),
+    "kills": ("search_evolution", 2), "signals": ("train_dqn", 1),
+    "damage": ("search_evolution", 3), "malice": ("search_evolution", 2),
+    "power": ("train_dqn", 3), "disk": ("search_evolution", 2),
 }  # fmt: skip
 """The parts that take little time, with a program and the most cases of the short test."""
 

@@ -35,9 +35,7 @@ from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.storage.files import (
     append_json_lines,
     read_json_lines,
-    read_sealed_lines,
     read_versioned_json,
-    seal,
 )
 from lactchain.storage.manifests import (
     RUN_FILE,
@@ -239,29 +237,6 @@ def test_a_newer_version_is_named_before_what_it_lacks(tmp_path):
         path.write_text(f'{{"schema_version": {version}, "discount": 0.9}}', "utf-8")
         with pytest.raises(DataError, match=words):
             read_versioned_json(path, 1, names=["gamma"])
-
-
-def test_no_byte_of_sealed_lines_changes_unnoticed_and_each_has_its_place_and_run(tmp_path):
-    path = tmp_path / "trials.jsonl"
-    records = [{"trial": i, "fitness": i / 3, "config": {"gamma": [0.9, None]}} for i in range(3)]
-    append_json_lines(path, (seal(record, n, "one") for n, record in enumerate(records)))
-    assert read_sealed_lines(path, "one") == records
-    with pytest.raises(DataError, match="line 1 is damaged, or was written for another place"):
-        read_sealed_lines(path, "other")
-    whole = path.read_bytes()
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        if place == len(whole) - 1:
-            assert read_sealed_lines(path, "one") == records[:2]  # as if a crash had cut the line
-        else:
-            with pytest.raises(DataError, match=r"trials.jsonl: line \d"):
-                read_sealed_lines(path, "one")
-    lines = whole.splitlines(keepends=True)
-    path.write_bytes(lines[1] + lines[0] + lines[2])
-    with pytest.raises(DataError, match="line 1 is damaged, or was written for another place"):
-        read_sealed_lines(path, "one")
-    path.write_bytes(b"".join(lines[:2]))
-    assert read_sealed_lines(path, "one") == records[:2]
 
 
 @pytest.mark.parametrize("name", ["summary.json", "metrics.jsonl", "environment.json"])

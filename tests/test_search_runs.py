@@ -19,7 +19,7 @@ from lactchain.errors import ConfigError, Interrupted
 from lactchain.runs.run import read_metrics
 from lactchain.search import agents, runs
 from lactchain.search.evolution import Evolution, credit
-from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
+from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.stages.search import SearchConfig
 from lactchain.stages.search import main as search
 from lactchain.storage.files import read_json_lines
@@ -32,7 +32,6 @@ DQN = DQNConfig(
 SMALL = EvolutionConfig(
     population_size=3, num_generations=4, steps_per_generation=64, num_episodes=2
 )
-TRIALS = TrialsConfig(num_trials=4, steps_per_trial=128, steps_per_report=64, num_episodes=2)
 SPACE = SpaceConfig(architectures=[[4], [6, 6]], activations=["tanh", "relu"])
 
 
@@ -43,7 +42,6 @@ def config(run_dir, **changes):
         ppo=PPO,
         space=SPACE,
         evolution=SMALL,
-        trials=TRIALS,
     )
     return replace(base, **changes)
 

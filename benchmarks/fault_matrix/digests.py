@@ -26,7 +26,6 @@ from lactchain.storage.manifests import (
     read_with_manifest,
     verify_manifest,
 )
-from lactchain_extras.trials import whole_trials
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 PART = re.compile(r"\d+-of-\d+\.parquet|summary\.json")
@@ -240,7 +239,7 @@ class Done:
         files: which shard or summary is at each place, by what no other has that is written there
             later.
         checkpoints: the newest step that is whole, and which folder that is, by place.
-        metrics: how much of `metrics.jsonl` a checkpoint or trials vouch for, with its times.
+        metrics: how much of `metrics.jsonl` a checkpoint vouches for, with its times.
     """
 
     files: dict[Path, str]
@@ -258,9 +257,6 @@ def done(run_dir: Path) -> Done:
                 size = verify_manifest(manifest.parent)["metrics"]["size"]
                 checkpoints[folder] = step, _which(manifest)
                 metrics[path / "metrics.jsonl"] = _beginning(path / "metrics.jsonl", size)
-    for trials in run_dir.rglob("trials.jsonl"):
-        path, count = trials.with_name("metrics.jsonl"), len(whole_trials(read_json_lines(trials)))
-        metrics[path] = b"".join(_beginning(path).splitlines(keepends=True)[:count])
     files = {path: _which(path) for path in run_dir.rglob("*") if _is_whole(path)}
     return Done(files, checkpoints, metrics)
 

@@ -15,7 +15,7 @@ from lactchain.storage.files import read_json_lines
 
 MALICE = (
     "train_critic", "train_simpo", "train_mc", "collect_rollouts", "make_preferences", "evaluate",
-    "train_ppo", "train_cql", "search_evolution", "search_random", "search_language",
+    "train_ppo", "train_cql", "search_evolution", "search_language",
 )  # fmt: skip
 RANKS = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", "train_bc")
 PARTS = {

@@ -17,7 +17,7 @@ import training_setups
 from script_setups import GRID, LORA, STAGES, build_weights, config_of
 from test_baseline_runs import CONFIGS as AGENTS
 from test_language_search import language_search
-from test_search_runs import DQN, PPO
+from test_search_runs import PPO
 from test_search_runs import config as agent_search
 
 from fault_matrix.cases import Verdict, bad, good
@@ -161,8 +161,6 @@ MAKERS: dict[str, Callable[[Path, Path], Any]] = {
     "train_ilql": partial(values, TrainILQLConfig),
     **{f"train_{name}": partial(agent, config) for name, config in AGENTS.items()},
     "search_evolution": partial(searched, {"ppo": PPO}),
-    "search_random": partial(searched, {"method": "random", "ppo": None, "dqn": DQN}),
-    "search_tpe": partial(searched, {"method": "tpe", "ppo": PPO}),
     "search_language": language,
 }
 ADAPTED = ("train_bc", "train_critic", "train_simpo")

@@ -149,9 +149,8 @@ class RunView:
 
     @cached_property
     def lineage(self) -> list[dict[str, Any]]:
-        """The members, or the trials, of a search; empty where it was none."""
-        files = (self._read(f"{name}.jsonl", read_json_lines) for name in ("lineage", "trials"))
-        return next(filter(None, files), [])
+        """The members of a search; empty where it was none."""
+        return self._read("lineage.jsonl", read_json_lines) or []
 
     @property
     def name(self) -> str:

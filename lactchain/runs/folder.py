@@ -44,7 +44,7 @@ from lactchain.storage.manifests import (
 )
 from lactchain.storage.results import is_same_place
 
-TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl", "trials.jsonl")
+TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl")
 """Files in which a run tells what became of it; its end vouches for them."""
 _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "_sizes.manifest")
 """Files of a run that follow from its command alone."""

@@ -5,8 +5,7 @@
     RUN/checkpoints/    everything that the next generation depends on
     RUN/stop            a file of this name, made by anybody, ends the search in good order
 
-A generation that was cut is done again, and comes out the same. Searches by trials leave another
-file in the place of the first: see the add-on `trials`.
+A generation that was cut is done again, and comes out the same.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
     outcome = species.certify(champion)
     species.close()
     return {
-        "method": "evolution",
         "seed": config.run.seed,
         "num_generations": evolution.number,
         "num_env_steps": species.num_env_steps,

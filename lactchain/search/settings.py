@@ -92,19 +92,3 @@ class EvolutionConfig(Bounded):
         check(fits, "tournament_size", wanted, rivals)
         fewest, wanted = self.fewest_members, f"at most population_size = {size}"
         check(fewest <= size, "fewest_members", wanted, fewest)
-
-
-@dataclass(frozen=True)
-class TrialsConfig(Bounded):
-    """Trials one after the other, each from the start: random search, or Optuna's TPE."""
-
-    num_trials: AtLeast1 = 20
-    """Trials at most."""
-    steps_per_trial: AtLeast1 = 100_000
-    """Environment steps that a trial trains."""
-    steps_per_report: AtLeast1 = 10_000
-    """Environment steps between two evaluations of a trial."""
-    num_episodes: AtLeast1 = 10
-    """Greedy episodes of an evaluation."""
-    prune: bool = False
-    """Let Optuna's median pruner end trials that are worse than half of those before."""

@@ -1,14 +1,13 @@
-"""Searches hyper-parameters and architectures: evolution, random search, or Optuna's TPE.
+"""Searches hyper-parameters and architectures by evolution.
 
 Classic agents (--ppo, --dqn, --ddpg) or language actors trained by SimPO (--language). Every
 environment step of every member is counted, those of the evaluations that select among them too.
-Writes RUN/lineage.jsonl or RUN/trials.jsonl, RUN/best/ and RUN/summary.json: see
-lactchain/search/runs.py; departures from AgileRL: see evolution.py beside it.
+Writes RUN/lineage.jsonl, RUN/best/ and RUN/summary.json: see lactchain/search/runs.py; departures
+from AgileRL: see evolution.py beside it.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from lactchain import plugins
@@ -18,7 +17,7 @@ from lactchain.errors import ConfigError
 from lactchain.runs import distributed
 from lactchain.runs.process import is_dry_run
 from lactchain.runs.run import Run
-from lactchain.search.settings import EvolutionConfig, SpaceConfig, TrialsConfig
+from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.running import stage
@@ -51,9 +50,6 @@ class SearchConfig:
     """A search over hyper-parameters and architectures."""
 
     run: RunConfig = RunConfig(run_dir="runs/search")
-    method: Literal["evolution", "random", "tpe"] = "evolution"
-    """evolution: a population under selection; random, tpe: trials one after the other, by the
-    add-on trials (tpe needs the extra [search])."""
     environment: WorldConfig = WorldConfig()
     """What classic agents play."""
     ppo: PPOConfig | None = None
@@ -63,10 +59,9 @@ class SearchConfig:
     ddpg: DDPGConfig | None = None
     """DDPG agents are searched."""
     language: LanguageConfig | None = None
-    """Language actors are searched; by evolution."""
+    """Language actors are searched."""
     space: SpaceConfig = SpaceConfig()
     evolution: EvolutionConfig = EvolutionConfig()
-    trials: TrialsConfig = TrialsConfig()
     target: float | None = None
     """Mean return (for language actors: fitness) over fresh episodes that ends the search early;
     null: none does."""
@@ -74,13 +69,6 @@ class SearchConfig:
     def __post_init__(self) -> None:
         given = [name for name in SUBJECTS if getattr(self, name) is not None]
         check(len(given) == 1, "ppo", f"exactly one of {', '.join(SUBJECTS)}", given)
-        if self.language is not None:
-            wanted = "evolution, for language actors"
-            check(self.method == "evolution", "method", wanted, self.method)
-        if self.method == "tpe":
-            there = find_spec("optuna") is not None
-            how = "pip install 'lactchain[search]' first"
-            check(there, "method", f"an installed optuna ({how})", self.method)
 
     @property
     def subject(self) -> Any:
@@ -124,8 +112,6 @@ def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     from lactchain.search.mutations import check_tunables
 
     check_tunables(config.subject, config.space.tunables)
-    if config.method != "evolution":
-        return plugins.required("trials", "method")(config, run)
     space, settings = config.space, config.evolution
     if config.language is not None:
         species = plugins.required("language_species", "language")(

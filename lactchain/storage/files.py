@@ -279,24 +279,6 @@ def read_sealed(path: str | Path, mend: str) -> dict[str, Any]:
     return record
 
 
-def read_sealed_lines(path: str | Path, run_id: str = "") -> list[dict[str, Any]]:
-    """The records of a file of sealed ones; a last line that a crash has cut is left out.
-
-    Raises:
-        DataError: a line was changed, is not in its place, or is another run's.
-    """
-    records = []
-    for number, line in enumerate(read_json_lines(path)):
-        record = unseal(line, number, run_id)
-        if record is None:
-            raise DataError(
-                f"{path}: line {number + 1} is damaged, or was written for another place; remove"
-                " it and all after it, what they tell is done again"
-            )
-        records.append(record)
-    return records
-
-
 def write_json_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Writes a file with an object on each line anew."""
     atomic_write(path, _lines(records))

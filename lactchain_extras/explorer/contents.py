@@ -174,7 +174,7 @@ def _stages(runs: Sequence[RunView]) -> Iterator[Row]:
 
 
 def _members(view: RunView) -> Iterator[Row]:
-    """Members of an evolution, or evaluations of trials, which have no parents."""
+    """Members of an evolution."""
     for line in view.lineage:
         genes = (line.get("tunables") or {}) | {k: line[k] for k in ("hidden",) if k in line}
         change = {name: list(ends) for name, ends in (line.get("change") or {}).items()}

@@ -24,7 +24,6 @@ LEARNT_FROM = {
     "num_env_steps": "played actions",
     "num_pairs": "preference pairs",
     "num_decisions": "recorded decisions",
-    "num_trials": "trials",
     "num_examples": "examples",
 }
 
@@ -155,11 +154,9 @@ def _learnt_otherwise(view: RunView) -> str:
         shown = f"Token values shows them along {meta['episodes']} of {meta['of']:,} episodes."
         return f"It learnt values of tokens by {meta['method'].upper()}; {shown}"
     if "best/fitness" in figures:
-        evolved = "num_generations" in figures
-        what, settings = ("generations", "evolution") if evolved else ("trials", "trials")
-        count = (view.config.get(settings) or {}).get("num_episodes", "some")
+        count = (view.config.get("evolution") or {}).get("num_episodes", "some")
         best = f"{figures['best/fitness']:.4g}, over {count} episodes"
-        return f"The best of {figures.get(f'num_{what}', 0)} {what} has a fitness of {best}."
+        return f"The best of {figures['num_generations']} generations has a fitness of {best}."
     if "last/episode_return" not in figures:
         return ""
     count = (view.config.get("loop") or view.config).get("num_eval_episodes", "some")

@@ -30,7 +30,7 @@ COLUMNS = {
     "tokens": "stage episode chosen return decision state prompt completion tokens q v reward",
     "curves": "run stage key steps values",
     "stages": "run stage state minutes summary",
-    "members": "generation id parent mutation change fitness num_env_steps trial is_final tunables",
+    "members": "generation id parent mutation change fitness num_env_steps tunables",
     "states": "state agent marks group",
 }
 """What the page's script reads, by table: each of a row's numbers, texts and lists."""

@@ -2,21 +2,19 @@
 
 function SearchScreen() {
   const { members } = tables;
-  const evolved = members.length > 0 && members.at("generation", 0) != null;
   const [chosen, choose] = useState(null);
   const rows = useMemo(() => Array.from({ length: members.length }, (_, n) => members.row(n)), []);
-  const when = (m) => (evolved ? m.generation : m.trial);
   const genes = useMemo(() => genePoints(rows), []);
   const best = rows.reduce((a, b) => ((b.fitness ?? -Infinity) > (a?.fitness ?? -Infinity) ? b : a), null);
   const [gene, setGene] = useState([...genes.keys()][0]);
   if (!rows.length) return html`<${Empty}>This run was no search.<//>`;
-  const points = rows.filter((m) => m.fitness != null).map((m, n) => ({ x: when(m), y: m.fitness, id: m.id ?? n, colour: m === best ? SERIES[1] : SERIES[0], hint: `${evolved ? `member ${m.id}, ${m.mutation}` : `trial ${m.trial}`}: fitness ${number(m.fitness)}` }));
+  const points = rows.filter((m) => m.fitness != null).map((m) => ({ x: m.generation, y: m.fitness, id: m.id, colour: m === best ? SERIES[1] : SERIES[0], hint: `member ${m.id}, ${m.mutation}: fitness ${number(m.fitness)}` }));
   return html`<section class="screen" aria-label="search">
-    <div class="filters"><${Figure} label="best fitness" value=${number(best.fitness)} /><${Figure} label=${evolved ? "members" : "evaluations"} value=${number(rows.length)} />
-      <${Figure} label=${evolved ? "generations" : "trials"} value=${number(Math.max(...rows.map(when)) + 1)} /><${Figure} label="environment steps" value=${number(Math.max(...rows.map((m) => m.num_env_steps || 0)))} /></div>
-    ${evolved && html`<h3>Lineage</h3><${Lineage} rows=${rows} best=${best} chosen=${chosen} choose=${choose} />`}
+    <div class="filters"><${Figure} label="best fitness" value=${number(best.fitness)} /><${Figure} label="members" value=${number(rows.length)} />
+      <${Figure} label="generations" value=${number(Math.max(...rows.map((m) => m.generation)) + 1)} /><${Figure} label="environment steps" value=${number(Math.max(...rows.map((m) => m.num_env_steps || 0)))} /></div>
+    <h3>Lineage</h3><${Lineage} rows=${rows} best=${best} chosen=${chosen} choose=${choose} />
     <div class="charts">
-      <${Dots} title=${`fitness over ${evolved ? "generations" : "trials"}`} points=${points} xLabel=${evolved ? "generation" : "trial"} yLabel="fitness" diagonal=${false} onClick=${(p) => choose(p.id)} selected=${chosen} />
+      <${Dots} title="fitness over generations" points=${points} xLabel="generation" yLabel="fitness" diagonal=${false} onClick=${(p) => choose(p.id)} selected=${chosen} />
       ${gene && html`<div><${Choice} id="gene" label="gene" value=${gene} onChange=${setGene} options=${[...genes.keys()].map((name) => [name, name])} />
         <${Dots} title=${`fitness against ${gene}`} points=${genes.get(gene)} xLabel=${gene} yLabel="fitness" diagonal=${false} /></div>`}
     </div></section>`;
@@ -32,7 +30,7 @@ function genePoints(rows) {
   };
   for (const m of rows) {
     for (const [name, [, after]] of Object.entries(JSON.parse(m.change))) add(name, after, m.fitness);
-    if (m.is_final !== false) for (const [name, value] of Object.entries(JSON.parse(m.tunables))) add(name, value, m.fitness);
+    for (const [name, value] of Object.entries(JSON.parse(m.tunables))) add(name, value, m.fitness);
   }
   return found;
 }
