@@ -14,7 +14,7 @@ from lactchain.baselines.networks import Parameters
 from lactchain.baselines.ppo import PPO
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.config.tunable import tunable_values, tunables
-from lactchain.search.agents import CERTIFYING_EPISODES, Arena
+from lactchain.search.agents import CERTIFYING_EPISODES, AgentSpecies
 from lactchain.search.evolution import Child
 from lactchain.search.members import JoinedEnvs, batches, join, take
 from lactchain.search.mutations import (
@@ -137,24 +137,6 @@ def test_joined_environments_play_what_they_would_play_alone():
         assert one.episodes == other.episodes and one.episodes
 
 
-@pytest.mark.parametrize(("kind", "config"), AGENTS)
-def test_a_generation_begins_with_all_that_the_last_one_ended_with(kind, config):
-    world = "Pendulum-v1" if kind is DDPG else "CartPole-v1"
-    arena = Arena(WorldConfig(world), seed=0)
-    envs = [arena.make_envs(config, place) for place in range(2)]
-    learnt = [arena.newborn(config, [0, place]) for place in range(2)]
-    members = [Child(config, one, {}) for one in learnt]
-    learnt = arena.train(members, envs, 128, [0, 0])
-    members = [Child(config, one, {}) for one in learnt]
-    again = arena.train(members, envs, 0, [0, 1])  # joined, and taken out
-    for one, other in zip(learnt, again, strict=True):
-        for name, part in one.parts.items():
-            for key, value in part.items():
-                np.testing.assert_array_equal(other.parts[name][key], value)
-    optimizer = next(part for name, part in again[0].parts.items() if "optimizer" in name)
-    assert optimizer["steps"] > 0 and np.abs(optimizer["mean"]).max() > 0
-
-
 def test_no_two_uses_of_episodes_meet(monkeypatch):
     seeds = []
 
@@ -163,13 +145,14 @@ def test_no_two_uses_of_episodes_meet(monkeypatch):
         return Evaluation(*np.zeros((2, agent.num_members, num_episodes)), num_env_steps=1)
 
     monkeypatch.setattr("lactchain.search.agents.evaluate_agent", evaluate)
+    settings = EvolutionConfig(population_size=2, num_episodes=10)
     for seed in (0, 1):
-        arena = Arena(WorldConfig("CartPole-v1"), seed)
-        member = Child(SMALL, arena.newborn(SMALL, [0]), {})
+        species = AgentSpecies(SMALL, WorldConfig("CartPole-v1"), ALL, settings, seed)
+        member = species.newcomer(0, np.random.default_rng(0))
         for generation in (0, 1, 999):
-            arena.judge([member], 10, arena.selecting_seed(generation))
-        arena.certify(member)
-        assert len(seeds[-1]) == CERTIFYING_EPISODES and arena.num_env_steps == 3
+            species.evaluate([member], generation)
+        species.certify(member)
+        assert len(seeds[-1]) == CERTIFYING_EPISODES and species.num_env_steps == 3
     assert len({start for episodes in seeds for start in episodes}) == sum(map(len, seeds))
 
 

@@ -16,6 +16,7 @@ from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
 from lactchain.baselines.training import read_agent
 from lactchain.config.settings import RunConfig
 from lactchain.errors import ConfigError, Interrupted
+from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import read_metrics
 from lactchain.search import agents, runs
 from lactchain.search.evolution import Evolution, credit
@@ -83,12 +84,10 @@ def test_another_seed_is_another_search(tmp_path, uncut):
     assert run(tmp_path, run=RunConfig(run_dir=str(tmp_path / "run"), seed=1), **subject) != whole
 
 
-@pytest.mark.parametrize(
-    "where", [(agents.Arena, "train", 3), (agents.Arena, "judge", 2), (agents.Arena, "judge", 4)]
-)
+@pytest.mark.parametrize("where", [("train", 3), ("evaluate", 2), ("evaluate", 4)])
 def test_a_search_that_was_cut_in_a_generation_goes_on_exactly(tmp_path, monkeypatch, uncut, where):
     subject, folder, whole = uncut
-    cut(monkeypatch, tmp_path / "cut", *where, **subject)
+    cut(monkeypatch, tmp_path / "cut", agents.AgentSpecies, *where, **subject)
     assert run(tmp_path / "cut", **subject) == whole and whole["num_generations"] == 4
     names = ("lineage.jsonl", "best/state.json", "checkpoints/checkpoint-4/state.json")
     assert texts(folder, *names) == texts(tmp_path / "cut", *names)
@@ -130,10 +129,9 @@ def test_the_returned_agent_is_the_one_that_was_judged(uncut):
     _, folder, summary = uncut
     lines = read_json_lines(folder / "lineage.jsonl")
     first = next(line for line in lines if line["id"] == summary["best/ancestors"][0]["id"])
-    agent, arena = read_agent(folder / "best"), agents.Arena(SHORT, seed=0)
-    means = []
+    agent, means = read_agent(folder / "best"), []
     for generation in range(first["generation"], SMALL.num_generations):
-        seed = arena.selecting_seed(generation)
+        seed = derive_seed(0, "selecting", generation)
         evaluation = evaluate_members(
             lambda observations: agent.act(observations, greedy=True),
             SHORT.id, 1, SMALL.num_episodes, seed, **SHORT.kwargs,
@@ -333,7 +331,7 @@ def test_a_shrinking_search_that_was_cut_goes_on_exactly(tmp_path, monkeypatch):
     settings = replace(SMALL, num_generations=7, survivors=0.5, fewest_members=1, patience=2)
     settings = replace(settings, steps_per_generation=64, num_episodes=1)
     whole = run(tmp_path / "whole", evolution=settings)
-    cut(monkeypatch, tmp_path / "cut", agents.Arena, "train", 5, evolution=settings)
+    cut(monkeypatch, tmp_path / "cut", agents.AgentSpecies, "train", 5, evolution=settings)
     assert run(tmp_path / "cut", evolution=settings) == whole
     assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
 

@@ -10,12 +10,13 @@ import pytest
 from lactchain import EnvironmentConfig, RunConfig
 from lactchain.baselines.evaluation import FINAL_SEED, evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.settings import WorldConfig
+from lactchain.baselines.settings import PPOConfig, WorldConfig
 from lactchain.baselines.training import EVAL_SEED, random_transitions
 from lactchain.data.episodes import sampled_episodes
 from lactchain.environments.language import make_language_env
 from lactchain.functional.random_streams import derive_seed, env_seeds
-from lactchain.search.agents import Arena
+from lactchain.search.agents import AgentSpecies
+from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.stages.rounds import Rounds
 
 RUNS = range(5)
@@ -60,11 +61,11 @@ def test_every_member_is_judged_by_the_same_episodes_and_none_of_them_is_trained
 
 
 def test_members_of_searches_train_and_are_judged_apart():
-    arenas = [Arena(WorldConfig("CartPole-v1"), seed) for seed in RUNS]
-    config = SimpleNamespace(num_envs=4)
-    trained = [arena.make_envs(config, place).observations for arena in arenas for place in RUNS]
+    world, settings = WorldConfig("CartPole-v1"), EvolutionConfig(population_size=5)
+    config = PPOConfig(num_envs=4)
+    species = [AgentSpecies(config, world, SpaceConfig(), settings, seed) for seed in RUNS]
+    trained = [envs.observations for one in species for envs in one.envs]
     assert all_differ(map(beginnings, trained))
-    assert all_differ([arena.selecting_seed(n) for n in range(100)] for arena in arenas)
 
 
 def test_stages_and_rounds_of_pipelines_draw_apart(tmp_path):

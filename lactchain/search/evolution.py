@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -106,6 +107,9 @@ class Species(Protocol):
 
     def decode(self, body: Mapping[str, Any]) -> tuple[Any, Any]:
         """The config and the state that `encode` was given."""
+
+    def save(self, champion: Individual, folder: Path) -> None:
+        """Writes what a search would return now into a folder, unless it is kept elsewhere."""
 
     def facts(self, champion: Individual) -> dict[str, Any]:
         """What a summary says of the champion beside its tunables."""

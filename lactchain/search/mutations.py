@@ -61,25 +61,19 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
     Raises:
         ConfigError: the config class refuses whatever is drawn.
     """
-    config = choose_networks(config, space, lambda _, options: options[rng.integers(len(options))])
+    if space.architectures:
+        hidden = space.architectures[rng.integers(len(space.architectures))]
+        config = replace(config, hidden=tuple(hidden))
+    if space.activations:
+        activation = space.activations[rng.integers(len(space.activations))]
+        config = replace(config, activation=activation)
     ranges = searched_tunables(config, space.tunables)
 
     def draw() -> Any:
         drawn = {name: tunable.at(rng.random()) for name, tunable in ranges.items()}
         return with_tunables(config, drawn)
 
-    return first_accepted(draw)
-
-
-def choose_networks(
-    config: Any, space: SpaceConfig, choose: Callable[[str, Sequence[Any]], Any]
-) -> Any:
-    """A config whose networks are as `choose(field, options)` says, where the space offers some."""
-    if space.architectures:
-        config = replace(config, hidden=tuple(choose("hidden", space.architectures)))
-    if space.activations:
-        config = replace(config, activation=choose("activation", space.activations))
-    return config
+    return _first_accepted(draw)
 
 
 def first_config(
@@ -105,7 +99,7 @@ def mutate_tunables(
         after = {name: ranges[name].step(before[name], step) for name, step in moves}
         return with_tunables(config, after), {name: [before[name], after[name]] for name in names}
 
-    return first_accepted(draw)
+    return _first_accepted(draw)
 
 
 def mutate_parameters(
@@ -189,7 +183,7 @@ def _fewer_units(
     return narrower, lambda a, _: keep_units(a, len(hidden) - place, kept)
 
 
-def first_accepted(draw: Callable[[], Any]) -> Any:
+def _first_accepted(draw: Callable[[], Any]) -> Any:
     """What is drawn, again and again while the config class refuses it.
 
     Raises:

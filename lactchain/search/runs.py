@@ -14,17 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.baselines.member_envs import spaces_of
-from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.state_files import load_checkpoint, save_checkpoint
-from lactchain.baselines.training import save_agent
 from lactchain.config.tunable import tunable_values
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.progress import under_way
 from lactchain.runs.run import Run
-from lactchain.search.agents import Member, agent_class
 from lactchain.search.evolution import Evolution, Generation, Species, ancestors, credit
-from lactchain.search.members import join
 from lactchain.storage.files import append_json_lines, write_json_lines
 
 
@@ -38,8 +33,7 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
         for generation in evolution:
             record_generation(run, generation)
             table.add(row_of(generation))
-            if config.language is None:
-                save_best(run, config.environment, evolution.champion)
+            species.save(evolution.champion, run.path("best"))
             # Last: what is done again writes the rest again.
             folder, state = run.path("checkpoints"), evolution.state_dict()
             save_checkpoint(folder, evolution.number, state, run.mark_metrics())
@@ -99,9 +93,3 @@ def resume(run: Run, evolution: Evolution) -> None:
     write_json_lines(path, evolution.lineage)
     steps = evolution.species.num_env_steps if evolution.number else -1
     run.truncate_metrics(steps, None if state is None else state["metrics"])
-
-
-def save_best(run: Run, world: WorldConfig, member: Member) -> None:
-    """Writes the agent that the search would return now."""
-    agent = join(agent_class(member.config), [member], *spaces_of(world), seed=0)
-    save_agent(run.path("best"), agent, 0, world)

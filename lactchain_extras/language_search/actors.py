@@ -181,6 +181,9 @@ class LanguageSpecies:
         state = Weights(self._place(body["folder"]), adapter and self._place(adapter))
         return with_tunables(self.config.train, body["tunables"]), state
 
+    def save(self, champion: Individual, folder: Path) -> None:
+        """Nothing to write: weights lie in their members' folders."""
+
     def facts(self, champion: Individual) -> dict[str, Any]:
         """What a summary says of the champion beside its tunables."""
         return {"best/folder": champion.state.model, "best/adapter": champion.state.adapter}
