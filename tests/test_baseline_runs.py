@@ -357,17 +357,18 @@ def test_members_learn_by_settings_of_their_own(name, finished, tmp_path):
 
 def test_members_take_turns_at_the_settings_from_a_file(tmp_path):
     (tmp_path / "own.yaml").write_text(
-        "loop: {num_members: 4, members: [{learning_rate: 1.0e-3, batch_size: 32}, {gamma: 0.9}]}"
+        "loop: {num_members: 4, members: [{learning_rate: 1.0e-3}, {gamma: 0.9}]}"
     )
     config = parse(TrainPPOConfig, ["--config", str(tmp_path / "own.yaml")])
-    found = [(c.learning_rate, c.batch_size, c.gamma) for c in config.member_configs()]
-    assert found == [(1e-3, 32, 0.99), (3e-4, 64, 0.9)] * 2
+    found = [(c.learning_rate, c.gamma) for c in config.member_configs()]
+    assert found == [(1e-3, 0.99), (3e-4, 0.9)] * 2
 
 
 @pytest.mark.parametrize(
     ("members", "said"),
     [
-        ([{"hidden": 8}], "loop.members: hidden: no such tunable; there are learning_rate, gamma"),
+        ([{"hidden": 8}], "loop.members: expected names of learning_rate, gamma, .*got 'hidden'"),
+        ([{"batch_size": 8}], "loop.members: expected names of .*got 'batch_size'"),
         ([{"learning_rate": -1}], "loop.members: learning_rate: expected a number above 0, got -1"),
         ([{}, {}, {}], "num_members: expected a multiple of the 3 entries of members, got 2"),
     ],

@@ -17,7 +17,6 @@ from lactchain.errors import ConfigError
 
 LINE, BOX = spaces.Box(-9, 9, (1,)), spaces.Box(-1, 1, (1,))
 LINEAR = DDPGConfig(hidden=(), gamma=0.5, batch_size=4)
-ONE = torch.ones(1, 1)
 
 
 def constant_critic(agent, value):
@@ -48,7 +47,7 @@ def test_the_actor_climbs_the_online_critic_and_not_the_target():
     online.data.copy_(torch.tensor([[[0.0], [1.0]]]))  # Q = a
     target.data.copy_(torch.tensor([[[0.0], [-1.0]]]))  # Q' = −a
     x = torch.ones(1, 1, 1)
-    gradient = agent.actors.gradient(agent.actor_loss(x, ONE).sum())
+    gradient = agent.actors.gradient(agent.actor_loss(x).sum())
     assert (gradient < 0).all()  # descending raises π(s) = tanh(w x + b)
     assert gradient.flatten().tolist() == [-1.0, -1.0]
 
@@ -56,7 +55,7 @@ def test_the_actor_climbs_the_online_critic_and_not_the_target():
 def test_targets_move_by_tau_after_each_update():
     agent = DDPG([replace(LINEAR, tau=0.25)], LINE, BOX)
     before = agent.target_critics.flat.clone(), agent.target_actors.flat.clone()
-    agent.update(one(), ONE)
+    agent.update(one())
     for target, start, online in zip(
         (agent.target_critics, agent.target_actors), before, (agent.critics, agent.actors),
         strict=True,

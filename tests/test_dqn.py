@@ -10,7 +10,6 @@ from gymnasium import spaces
 from lactchain.baselines.dqn import DQN
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.population import row_weights
 from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import DQNConfig
 from lactchain.errors import ConfigError
@@ -79,9 +78,8 @@ def test_the_target_network_moves_when_it_should():
     config = replace(LINEAR, target_every_updates=3, tau=0.5, learning_rate=0.1)
     agent = DQN([config], LINE, TWO)
     start = agent.target.flat.clone()
-    weights = torch.ones(1, 1)
     for update in (1, 2, 3):
-        agent.update(one(), weights)
+        agent.update(one())
         if update < 3:
             assert torch.equal(agent.target.flat, start)
     torch.testing.assert_close(agent.target.flat, (start + agent.parameters.flat) / 2)
@@ -94,7 +92,7 @@ def test_only_greedy_play_uses_the_running_average_of_the_weights():
     passed = []
     for _ in range(5):
         for agent in agents:
-            agent.update(one(terminated=True, action=1), torch.ones(1, 1))
+            agent.update(one(terminated=True, action=1))
         passed.append(agents[0].parameters.flat.clone())
     assert torch.equal(agents[0].parameters.flat, agents[1].parameters.flat)
     mean = torch.stack(passed[:4]).mean(0)  # of the first four; then it is forgotten exponentially
@@ -105,19 +103,6 @@ def test_only_greedy_play_uses_the_running_average_of_the_weights():
         parameters.flat.zero_()
         parameters.views["q"][1].data.copy_(torch.tensor(values))
     assert not agents[0].act(seen, greedy=True).any() and agents[0].act(seen).all()
-
-
-def test_members_with_small_batches_count_their_own_rows_only():
-    weights = row_weights(np.array([16.0, 4.0]))
-    assert weights.shape == (2, 16) and weights.sum(1).tolist() == [1, 1]
-    assert (weights[1] > 0).tolist() == [True] * 4 + [False] * 12
-    agents = [DQN([LINEAR, replace(LINEAR, batch_size=4)], LINE, TWO, seed=0) for _ in range(2)]
-    rows = np.random.default_rng(0).standard_normal((2, 16, 1)).astype(np.float32)
-    batch = Minibatch(rows, np.zeros((2, 16), int), rows[..., 0], np.ones((2, 16), bool), rows)
-    agents[0].update(batch, weights)
-    rows[1, 4:] = 99  # what the second member does not count
-    agents[1].update(batch, weights)
-    assert torch.equal(agents[0].parameters.flat, agents[1].parameters.flat)
 
 
 def test_continuous_actions_are_refused():

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lactchain.baselines.networks import Parameters
-from lactchain.baselines.population import QPopulation, mean_metrics
+from lactchain.baselines.population import QPopulation, mean_metrics, mean_row
 from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.transitions import TransitionData
 from lactchain.functional.value_losses import cql_penalty, regression_loss
@@ -41,17 +41,17 @@ class CQL(QPopulation):
             self._measure(data)
         return mean_metrics(self._round(partial(data.sample, self.num_members), progress))
 
-    def update(self, batch: Minibatch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         actions = torch.from_numpy(batch.actions)
         q = self.values(self.encode(batch.observations))
         q_data = q.gather(-1, actions[..., None])[..., 0]
-        td_loss = (regression_loss(q_data, self.targets(batch), "mse") * weights).sum(1)
-        penalty = (cql_penalty(q, actions) * weights).sum(1)
+        td_loss = mean_row(regression_loss(q_data, self.targets(batch), "mse"))
+        penalty = mean_row(cql_penalty(q, actions))
         self._descend(0.5 * td_loss + self.column("cql_weight")[:, 0] * penalty, left)
         self.target.move_towards(self.parameters, self.column("tau"))
-        worth = (q_data.detach() * weights).sum(1)
-        return {"train/td_loss": td_loss, "train/cql_penalty": penalty, "train/q": worth}
+        mean_q = mean_row(q_data.detach())
+        return {"train/td_loss": td_loss, "train/cql_penalty": penalty, "train/q": mean_q}
 
     def encode(self, observations: np.ndarray) -> Tensor:
         """Observations (P, B, …) as the network sees them, in the data's units."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Network, Parameters
-from lactchain.baselines.population import Adam, Population, mean_metrics
+from lactchain.baselines.population import Adam, Population, mean_metrics, mean_row
 from lactchain.baselines.replay import Minibatch
 from lactchain.errors import ConfigError
 
@@ -60,15 +60,15 @@ class DDPG(Population):
                 actions = self.act(envs.observations)
             self.replay.add(envs.step(actions))
 
-    def update(self, batch: Minibatch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         x = self.inputs.encode(batch.observations)
         actions = torch.from_numpy(batch.actions).flatten(2).float()
         error = self.values(self.critics, x, actions) - self.targets(batch)
-        critic_loss = (error.square() * weights).sum(1)
+        critic_loss = mean_row(error.square())
         gradient = self.critics.gradient(critic_loss.sum())
         self.critic_optimizer.step(gradient, self.hyper["learning_rate"] * left)
-        actor_loss = self.actor_loss(x, weights)
+        actor_loss = self.actor_loss(x)
         gradient = self.actors.gradient(actor_loss.sum())
         self.actor_optimizer.step(gradient, self.hyper["actor_learning_rate"] * left)
         self.num_updates += 1
@@ -77,10 +77,9 @@ class DDPG(Population):
         self.target_actors.move_towards(self.actors, tau)
         return {"train/critic_loss": critic_loss, "train/actor_loss": actor_loss}
 
-    def actor_loss(self, x: Tensor, weights: Tensor) -> Tensor:
+    def actor_loss(self, x: Tensor) -> Tensor:
         """−Q(s, π(s)) under the online critic, (P,)."""
-        value = self.values(self.critics, x, self.policy(self.actors, x))
-        return -(value * weights).sum(1)
+        return -mean_row(self.values(self.critics, x, self.policy(self.actors, x)))
 
     def targets(self, batch: Minibatch) -> Tensor:
         """Targets r + γ(1 − terminated) Q'(s', π'(s')), (P, B)."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.population import QPopulation
+from lactchain.baselines.population import QPopulation, mean_row
 from lactchain.baselines.replay import Minibatch
 from lactchain.functional.value_losses import regression_loss
 
@@ -68,13 +68,13 @@ class DQN(QPopulation):
             epsilon = 1.0 if starting else self.exploration(progress)
             self.replay.add(envs.step(self.act(envs.observations, epsilon=epsilon)))
 
-    def update(self, batch: Minibatch, weights: Tensor, left: float = 1.0) -> dict[str, Tensor]:
+    def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `Population`."""
         x = self.encode(batch.observations)
         actions = torch.from_numpy(batch.actions)[..., None]
         targets = self.targets(batch)
         q_data = self.values(x).gather(-1, actions)[..., 0]
-        loss = (regression_loss(q_data, targets, self.config.loss) * weights).sum(1)
+        loss = mean_row(regression_loss(q_data, targets, self.config.loss))
         self._descend(loss, left)
         if self.num_updates % self.config.target_every_updates == 0:
             self.target.move_towards(self.parameters, self.column("tau"))
@@ -82,4 +82,4 @@ class DQN(QPopulation):
             # At first the plain mean of all weights so far: the initial ones should not linger.
             share = max(1.0 - self.config.average_weights, 1.0 / self.num_updates)
             self.average.move_towards(self.parameters, share)
-        return {"train/loss": loss, "train/q": (q_data.detach() * weights).sum(1)}
+        return {"train/loss": loss, "train/q": mean_row(q_data.detach())}

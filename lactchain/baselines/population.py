@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lactchain.baselines.networks import Inputs, Network, Parameters
 from lactchain.baselines.replay import Minibatch, ReplayBuffer
-from lactchain.config.tunable import tunables
+from lactchain.baselines.settings import own_settings
 from lactchain.errors import ConfigError
 from lactchain.functional.value_losses import double_q_targets
 
@@ -57,17 +57,11 @@ class Adam:
         gradient: Tensor,
         learning_rate: np.ndarray,
         max_grad_norm: np.ndarray | None = None,
-        active: np.ndarray | None = None,
     ) -> None:
-        """One update by gradients (P, K) at learning rates (P,), clipped to norms (P,) if given.
-
-        Of `active` members (P,); the others stay as they are. None: all update.
-        """
+        """One update by gradients (P, K) at learning rates (P,), clipped to norms (P,) if given."""
         norms = torch.linalg.vector_norm(gradient, dim=1).numpy().astype(np.float64)
-        asked = np.ones(len(norms), dtype=bool) if active is None else active
-        finite = np.isfinite(norms)
-        self.diverged |= asked & ~finite
-        moves = asked & finite
+        moves = np.isfinite(norms)
+        self.diverged |= ~moves
         if max_grad_norm is not None:
             shrink = np.minimum(max_grad_norm / (norms + 1e-6), 1.0)
             if (shrink < 1.0).any():
@@ -113,24 +107,23 @@ class Adam:
 class Population:
     """P members of one algorithm. A subclass says what they learn with, and how.
 
-    Those that learn from transitions have `update(batch, weights, left)`: one step of all members
-    on (P, B, …), of which `weights` (P, B) say what each row counts, with learning rates times
-    `left`; metrics, each (P,).
+    Those that learn from transitions have `update(batch, left)`: one step of all members on
+    (P, B, …), with learning rates times `left`; metrics, each (P,).
 
     Args:
-        configs: one config for each member. Tunable fields may differ from member to member; all
-            others must agree, since they shape the one computation.
+        configs: one config for each member. They may differ in their `own_settings`; all others
+            must agree, since they shape the one computation.
         observation_space: of a single environment, as `action_space`.
         seed: of everything random in the population.
 
     Attributes:
-        config: a config whose fields that are not tunable hold for all members.
-        hyper: tunable → (P,), its value for each member, float64.
+        config: a config whose fields that are not their own hold for all members.
+        hyper: own setting → (P,), its value for each member, float64.
         parts: name → networks, optimisers and stores, of which each member has its own rows.
-        num_updates: optimiser steps made so far, per member the same but for PPO's epochs.
+        num_updates: optimiser steps made so far.
 
     Raises:
-        ConfigError: the members differ in a field that is not tunable, or a space does not fit.
+        ConfigError: the members differ in a field that is not their own, or a space does not fit.
     """
 
     def __init__(
@@ -147,12 +140,12 @@ class Population:
         self.observation_space, self.action_space = observation_space, action_space
         self.rng = np.random.default_rng(seed)
         self.num_updates = 0
-        known = tunables(type(self.config))
+        own = own_settings(type(self.config))
         columns = {name: [getattr(c, name) for c in configs] for name in vars(self.config)}
         for name, values in columns.items():
-            if name not in known and any(value != values[0] for value in values):
+            if name not in own and any(value != values[0] for value in values):
                 raise ConfigError(f"{name}: expected one value for all members, got {values}")
-        self.hyper = {name: np.array(columns[name], dtype=np.float64) for name in known}
+        self.hyper = {name: np.array(columns[name], dtype=np.float64) for name in own}
         self._columns = {name: _column(values) for name, values in self.hyper.items()}
         self._make_parts()
         kinds = (Parameters, Adam, ReplayBuffer)
@@ -177,7 +170,7 @@ class Population:
         return len(self.configs)
 
     def column(self, name: str) -> Tensor:
-        """A tunable's values as a tensor (P, 1)."""
+        """An own setting's values as a tensor (P, 1)."""
         return self._columns[name]
 
     @property
@@ -213,17 +206,17 @@ class Population:
         self, sample: Callable[[int, np.random.Generator], Minibatch], progress: float
     ) -> list[dict[str, np.ndarray]]:
         """A round of `num_updates` updates; the metrics of each."""
-        weights, left, records = row_weights(self.hyper["batch_size"]), self._left(progress), []
+        left, records = self._left(progress), []
         for _ in range(self.config.num_updates):
-            metrics = self.update(sample(weights.shape[1], self.rng), weights, left)
+            metrics = self.update(sample(self.config.batch_size, self.rng), left)
             records.append({name: value.detach().numpy() for name, value in metrics.items()})
         return records
 
-    def _descend(self, losses: Tensor, left: float, active: np.ndarray | None = None) -> None:
+    def _descend(self, losses: Tensor, left: float) -> None:
         """One step of `optimizer` down the members' losses (P,)."""
         gradient = self.parameters.gradient(losses.sum())
         learning_rate = self.hyper["learning_rate"] * left
-        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"], active)
+        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"])
         self.num_updates += 1
 
 
@@ -260,11 +253,9 @@ class QPopulation(Population):
             return double_q_targets(rewards, self.column("gamma") * alive, q_target, q_online)
 
 
-def row_weights(batch_sizes: np.ndarray) -> Tensor:
-    """Weights (P, B) of the rows of batches, B the largest size: 1/size on a member's own rows."""
-    sizes = batch_sizes.astype(np.int64)
-    present = np.arange(sizes.max()) < sizes[:, None]
-    return torch.from_numpy((present / sizes[:, None]).astype(np.float32))
+def mean_row(values: Tensor) -> Tensor:
+    """The mean of rows (P, B), for each member (P,): the sum of what each contributes."""
+    return (values * (1.0 / values.shape[1])).sum(1)
 
 
 def mean_metrics(records: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

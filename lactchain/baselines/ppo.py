@@ -131,16 +131,13 @@ class PPO(Population):
         columns = (inputs, actions, logps, _flat(advantages), _flat(returns))
         rows = Rows(*(column.clone() for column in columns))  # no inference tensors into autograd
         records, left = [], self._left(progress)
-        for epoch in range(int(self.hyper["num_epochs"].max())):
-            in_epoch = epoch < self.hyper["num_epochs"]
-            for minibatch, weights, active in self._minibatches(rows):
-                records.append(self._step(minibatch, weights, active & in_epoch, left))
+        for _ in range(self.config.num_epochs):
+            for minibatch, weights in self._minibatches(rows):
+                records.append(self._step(minibatch, weights, left))
         return self._metrics(records, advantages, returns)
 
-    def _step(
-        self, rows: Rows, weights: Tensor, active: np.ndarray, left: float
-    ) -> dict[str, Tensor]:
-        """One optimiser step of all members on a minibatch of (P, B) rows."""
+    def _step(self, rows: Rows, weights: Tensor, left: float) -> dict[str, Tensor]:
+        """One optimiser step of all members on a minibatch of (P, B) rows of these weights (B,)."""
         logps, entropy = self._logps_and_entropy(rows.inputs, rows.actions)
         clip_range = self.column("clip_range") * left
         surrogate = ppo_clip_loss(logps, rows.behaviour_logps, rows.advantages, clip_range)
@@ -148,37 +145,31 @@ class PPO(Population):
         value_loss = ((self._values(rows.inputs) - rows.returns).square() * weights).sum(1)
         entropy = (entropy * weights).sum(1)
         losses = policy_loss + self.column("value_coef")[:, 0] * value_loss
-        self._descend(losses - self.column("entropy_coef")[:, 0] * entropy, left, active)
+        self._descend(losses - self.column("entropy_coef")[:, 0] * entropy, left)
         return {
             "train/policy_loss": policy_loss.detach(),
             "train/value_loss": value_loss.detach(),
             "train/entropy": entropy.detach(),
         }
 
-    def _minibatches(self, rows: Rows) -> Iterator[tuple[Rows, Tensor, np.ndarray]]:
-        """Random minibatches of one epoch: rows (P, B, …), weights (P, B), who has one (P,).
+    def _minibatches(self, rows: Rows) -> Iterator[tuple[Rows, Tensor]]:
+        """Random minibatches of one epoch: rows (P, B, …) and their weights (B,), which sum to 1.
 
-        Members with small batches have more of them; B is the largest batch, and rows beyond a
-        member's own weigh 0. Weights of a member sum to 1. Advantages are normalised per minibatch.
+        What fills the last one up weighs 0. Advantages are normalised per minibatch.
         """
-        members, num_rows = rows.returns.shape
-        sizes = self.hyper["batch_size"].astype(np.int64)[:, None, None]
-        counts, width = -(-num_rows // int(sizes.min())), int(sizes.max())
+        (members, num_rows), size = rows.returns.shape, self.config.batch_size
         order = self.rng.random((members, num_rows)).argsort(axis=1)
-        place = np.arange(counts)[:, None] * sizes + np.arange(width)
-        present = (np.arange(width) < sizes) & (place < num_rows)
-        index = np.take_along_axis(
-            order[:, None, :], np.where(present, place, 0).reshape(members, 1, -1), axis=2
-        )[:, 0]
-        taken = np.arange(members)[:, None]
-        shuffled = Rows(*(column[taken, index].unflatten(1, (counts, width)) for column in rows))
-        weights = torch.from_numpy(present / np.maximum(present.sum(-1, keepdims=True), 1)).float()
-        counted = torch.from_numpy(present.sum(-1))
-        advantages = _normalised(shuffled.advantages, weights, counted)
+        place = np.arange(-(-num_rows // size) * size).reshape(-1, size)
+        present = place < num_rows
+        index = order[:, np.where(present, place, 0)]
+        member = np.arange(members)[:, None, None]
+        shuffled = Rows(*(column[member, index] for column in rows))
+        counts = present.sum(-1, keepdims=True)
+        weights = torch.from_numpy(present / counts).float()
+        advantages = _normalised(shuffled.advantages, weights, torch.from_numpy(counts).float())
         shuffled = shuffled._replace(advantages=advantages)
-        active = present.any(axis=-1)
-        for k in range(counts):
-            yield Rows(*(column[:, k] for column in shuffled)), weights[:, k], active[:, k]
+        for k in range(len(place)):
+            yield Rows(*(column[:, k] for column in shuffled)), weights[k]
 
     def _logps_and_entropy(self, rows: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions and entropies of the policy, (P, B) each."""
@@ -252,10 +243,14 @@ def _num_outputs(action_space: spaces.Space) -> int:
 
 
 def _normalised(advantages: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """Advantages (P, K, B) with mean 0 and deviation 1 in each minibatch of more than one row."""
+    """Advantages (P, K, B) with mean 0 and deviation 1 in each minibatch of more than one row.
+
+    Args:
+        weights: (K, B), of rows.
+        counts: (K, 1), rows of each minibatch.
+    """
     mean = (advantages * weights).sum(-1, keepdim=True)
     centred = advantages - mean
-    counts = counts[..., None].float()
     variance = (centred.square() * weights).sum(-1, keepdim=True)
     variance = variance * counts / (counts - 1).clamp(min=1)  # as torch's var, unbiased
     return torch.where(counts > 1, centred / (variance.sqrt() + 1e-8), advantages)

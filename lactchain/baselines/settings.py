@@ -18,7 +18,7 @@ from lactchain.config.bounds import (
     Share,
 )
 from lactchain.config.settings import RunConfig, check
-from lactchain.config.tunable import tunable, with_tunables
+from lactchain.config.tunable import tunable, tunables, with_tunables
 from lactchain.errors import ConfigError
 
 
@@ -195,8 +195,8 @@ class LoopConfig(Bounded):
     """Members that learn side by side from seeds of their own."""
     members: list[dict[str, int | float]] | None = None
     """What members have in the place of the agent's settings, such as [{learning_rate: 1.0e-3},
-    {learning_rate: 3.0e-4}]: numbers that a search may change. Members take turns, so that
-    num_members is a multiple of the entries; null: all have the agent's settings."""
+    {learning_rate: 3.0e-4}]: numbers that a search may change, but for whole ones. Members take
+    turns, so that num_members is a multiple of the entries; null: all have the agent's settings."""
     total_steps: AtLeast1 = 100_000
     """Steps of the run."""
     log_every_steps: AtLeast1 = 2_000
@@ -213,6 +213,14 @@ class LoopConfig(Bounded):
         entries, count = len(self.members or ()), self.num_members
         fits = not entries or count % entries == 0
         check(fits, "num_members", f"a multiple of the {entries} entries of members", count)
+
+
+def own_settings(config_class: type) -> list[str]:
+    """What members of one population may each have: tunables, but for whole numbers.
+
+    Members with other sizes of batch or numbers of epochs would wait for each other.
+    """
+    return [name for name, tunable in tunables(config_class).items() if not tunable.integer]
 
 
 @dataclass(frozen=True)
@@ -232,9 +240,12 @@ class TrainAgentConfig(Bounded):
         """The config of each member, (P,).
 
         Raises:
-            ValueError: a member's entry names no tunable of the agent, or a value that it refuses.
+            ValueError: a member's entry names what is not its own, or a value that is refused.
         """
         entries = self.loop.members or [{}]
+        for name in (name for entry in entries for name in entry):
+            known = own_settings(type(self.agent))
+            check(name in known, "loop.members", f"names of {', '.join(known)}", name)
         try:
             own = [with_tunables(self.agent, entry, within=False) for entry in entries]
         except ConfigError as error:

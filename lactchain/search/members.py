@@ -17,7 +17,7 @@ from gymnasium import spaces
 from lactchain.baselines.member_envs import MemberEnvs, Transition
 from lactchain.baselines.networks import Shapes, unflatten
 from lactchain.baselines.population import Population
-from lactchain.config.tunable import tunables
+from lactchain.baselines.settings import own_settings
 
 Arrays = list[np.ndarray]
 """Weight and bias of each layer in turn, of one member; convolutions come first."""
@@ -69,17 +69,12 @@ def join(
 def batches(members: Sequence[Any]) -> list[list[int]]:
     """Places of members, each with a `config` and a `state`, that train in one batch at no loss.
 
-    They agree in every field that is not tunable, in whole numbers (members with other sizes of
-    batch or numbers of epochs would wait for each other), and in how much they have stored.
+    They agree in every field that is not their own, and in how much they have stored.
     """
     found: dict[tuple, list[int]] = {}
     for place, member in enumerate(members):
-        declared = tunables(type(member.config))
-        fields = tuple(
-            (name, value)
-            for name, value in vars(member.config).items()
-            if name not in declared or declared[name].integer
-        )
+        own = own_settings(type(member.config))
+        fields = tuple((k, value) for k, value in vars(member.config).items() if k not in own)
         stored = tuple(
             value.shape if isinstance(value, np.ndarray) else value
             for part in member.state.parts.values()
