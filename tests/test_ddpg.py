@@ -11,8 +11,8 @@ from gymnasium import spaces
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import DDPGConfig
+from lactchain.baselines.transitions import Minibatch
 from lactchain.errors import ConfigError
 
 LINE, BOX = spaces.Box(-9, 9, (1,)), spaces.Box(-1, 1, (1,))

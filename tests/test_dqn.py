@@ -10,8 +10,8 @@ from gymnasium import spaces
 from lactchain.baselines.dqn import DQN
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import DQNConfig
+from lactchain.baselines.transitions import Minibatch
 from lactchain.errors import ConfigError
 
 LINE, TWO = spaces.Box(-9, 9, (1,)), spaces.Discrete(2)

@@ -3,10 +3,9 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from test_offline_transitions import assert_equal
+from test_transitions import assert_equal
 
-from lactchain.baselines.replay import FIELDS
-from lactchain.baselines.transitions import read_offline
+from lactchain.baselines.transitions import FIELDS, read_offline
 from lactchain.errors import DataError
 from lactchain_extras.offline_data import (
     RecordedEpisode,

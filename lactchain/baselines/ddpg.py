@@ -14,7 +14,7 @@ from torch import Tensor
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Network, Parameters
 from lactchain.baselines.population import Adam, Population, mean_metrics, mean_row
-from lactchain.baselines.replay import Minibatch
+from lactchain.baselines.transitions import Minibatch
 from lactchain.errors import ConfigError
 
 

@@ -18,8 +18,8 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import RescaleAction
 
-from lactchain.baselines.replay import Minibatch
 from lactchain.baselines.settings import WorldConfig
+from lactchain.baselines.transitions import Minibatch
 from lactchain.baselines.vector import make_vector_env
 from lactchain.environments.checks import owned
 from lactchain.environments.registry import find_env, not_taken

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lactchain.baselines.networks import Inputs, Network, Parameters
-from lactchain.baselines.replay import Minibatch, ReplayBuffer
 from lactchain.baselines.settings import own_settings
+from lactchain.baselines.transitions import Minibatch, ReplayBuffer
 from lactchain.errors import ConfigError
 from lactchain.functional.value_losses import double_q_targets
 

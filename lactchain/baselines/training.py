@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.baselines import transitions
 from lactchain.baselines.cql import CQL
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
@@ -26,7 +25,6 @@ from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Population
 from lactchain.baselines.ppo import PPO
-from lactchain.baselines.replay import FIELDS
 from lactchain.baselines.settings import (
     CQLConfig,
     DDPGConfig,
@@ -37,6 +35,13 @@ from lactchain.baselines.settings import (
     WorldConfig,
 )
 from lactchain.baselines.state_files import load_checkpoint, load_state, save_checkpoint, save_state
+from lactchain.baselines.transitions import (
+    FIELDS,
+    TransitionData,
+    read_offline,
+    read_transitions,
+    write_transitions,
+)
 from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
@@ -304,7 +309,7 @@ def config_of(config_class: type, stored: Mapping[str, Any]) -> Any:
     return config_class(**stored | {"hidden": tuple(stored["hidden"])})
 
 
-def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> transitions.TransitionData:
+def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> TransitionData:
     """What uniformly random play gives, at least `num_steps` steps of 8 copies."""
     envs = MemberEnvs(world.id, 1, 8, seed, **world.kwargs)
     envs.envs.action_space.seed(*env_seeds(seed, "actions", 1))
@@ -314,20 +319,20 @@ def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> transit
     envs.close()
     columns = {name: np.concatenate([getattr(s, name)[0] for s in steps]) for name in FIELDS}
     columns["rewards"] = columns["rewards"].astype(np.float32)
-    return transitions.TransitionData(**columns)
+    return TransitionData(**columns)
 
 
-def _offline_data(config: TrainCQLConfig, run: Run) -> transitions.TransitionData:
+def _offline_data(config: TrainCQLConfig, run: Run) -> TransitionData:
     if config.data is not None:
-        return transitions.read_offline(config.data)
+        return read_offline(config.data)
     path = run.path("transitions.parquet")
     if not (path.exists() and has_manifest(path)):
         data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
-        transitions.write_transitions(path, data)
-    return transitions.read_transitions(path)
+        write_transitions(path, data)
+    return read_transitions(path)
 
 
-def _check_spaces(data: transitions.TransitionData, agent: Population) -> None:
+def _check_spaces(data: TransitionData, agent: Population) -> None:
     """Recorded data must be of the environment's spaces."""
     for name, space, column in (
         ("observations", agent.observation_space, data.observations),
