@@ -161,7 +161,7 @@ class PPO(Population):
         order = self.rng.random((members, num_rows)).argsort(axis=1)
         place = np.arange(-(-num_rows // size) * size).reshape(-1, size)
         present = place < num_rows
-        index = order[:, np.where(present, place, 0)]
+        index = order.take(np.where(present, place, 0), axis=1)
         member = np.arange(members)[:, None, None]
         shuffled = Rows(*(column[member, index] for column in rows))
         counts = present.sum(-1, keepdims=True)
