@@ -13,7 +13,6 @@ from itertools import count
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from lactchain.baselines import evaluation, training
 from lactchain.baselines.evaluation import evaluate_members, success_return
@@ -257,29 +256,6 @@ def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path):
     assert error.value.exit_code == 4
 
 
-class Broken(gym.Env):
-    """A reward that is no number, in the fifth step."""
-
-    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return 0, {}
-
-    def step(self, action):
-        self.steps += 1
-        return 0, float("nan") if self.steps == 5 else 0.0, False, False, {}
-
-
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
-def test_a_reward_that_is_no_number_stops_the_run_and_is_never_stored(name, run_dir, monkeypatch):
-    spec = gym.envs.registration.EnvSpec("test/Broken-v0", Broken, disable_env_checker=True)
-    monkeypatch.setitem(gym.registry, spec.id, spec)
-    with pytest.raises(NonFiniteError, match="environment copy 0: reward nan"):
-        train_agent(placed(CONFIGS[name], run_dir, environment=WorldConfig(spec.id)))
-
-
 class Moody(gym.Wrapper):
     """Does in each step what it is told; steps are counted over all copies."""
 
@@ -322,7 +298,8 @@ def test_a_world_or_data_that_do_not_suit_are_refused(tmp_path):
     for name, env_id in (("dqn", "Pendulum-v1"), ("ddpg", "CartPole-v1"), ("cql", "Pendulum-v1")):
         agent = replace(CONFIGS[name].agent, rescale_observations=None)
         changes = {"environment": WorldConfig(env_id), "agent": agent}
-        with pytest.raises(ConfigError, match="expected (Discrete|Box) actions"):
+        kind = "Box actions, got Discrete" if name == "ddpg" else "Discrete actions from 0, got Box"
+        with pytest.raises(ConfigError, match=f"{name.upper()}: expected {kind}"):
             train_agent(placed(CONFIGS[name], tmp_path / name, **changes))
     data = random_transitions(WorldConfig("FrozenLake-v1"), 50, seed=0)
     write_transitions(tmp_path / "lake.parquet", data)

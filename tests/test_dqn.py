@@ -12,7 +12,6 @@ from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.settings import DQNConfig
 from lactchain.baselines.transitions import Minibatch
-from lactchain.errors import ConfigError
 
 LINE, TWO = spaces.Box(-9, 9, (1,)), spaces.Discrete(2)
 LINEAR = DQNConfig(hidden=(), gamma=0.5, batch_size=16)
@@ -103,11 +102,6 @@ def test_only_greedy_play_uses_the_running_average_of_the_weights():
         parameters.flat.zero_()
         parameters.views["q"][1].data.copy_(torch.tensor(values))
     assert not agents[0].act(seen, greedy=True).any() and agents[0].act(seen).all()
-
-
-def test_continuous_actions_are_refused():
-    with pytest.raises(ConfigError, match="DQN: expected Discrete actions from 0, got Box"):
-        DQN([LINEAR], LINE, spaces.Box(-1, 1, (1,)))
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,12 @@ def test_an_observation_that_is_no_number_is_never_learnt_from(ended, odd):
         with_agents()
 
 
+def test_a_reward_that_is_no_number_is_never_learnt_from(odd):
+    odd(on_step=answers(reward=np.nan))
+    with pytest.raises(NonFiniteError, match=rf"copy 0: reward nan .*seed {SEED}, last action 0"):
+        with_agents()
+
+
 def test_an_evaluation_of_numbers_that_are_none_is_refused(odd):
     odd(on_step=lambda: (row(0, 0), np.nan, False, False, {}))
     with pytest.raises(

@@ -174,16 +174,6 @@ def test_members_may_differ_in_tunables_that_are_no_whole_numbers(other):
         PPO([], spaces.Box(0, 1, (2,)), spaces.Discrete(2))
 
 
-def test_what_one_member_sets_does_not_reach_another():
-    alike, other = population([SMALL, SMALL]), population([SMALL, replace(SMALL, gamma=0.9)])
-    rollout = alike.collect(MemberEnvs("CartPole-v1", 2, 4, seed=3))
-    for agent in (alike, other):
-        agent.rng = np.random.default_rng(9)
-        agent.update(rollout)
-    assert torch.equal(alike.parameters.flat[0], other.parameters.flat[0])
-    assert not torch.equal(alike.parameters.flat[1], other.parameters.flat[1])
-
-
 def test_every_step_of_every_copy_is_counted_and_episodes_are_summed_whole():
     envs = MemberEnvs("CartPole-v1", 2, 3, seed=0, max_episode_steps=30)
     rng, lengths = np.random.default_rng(0), np.zeros((2, 3), dtype=int)

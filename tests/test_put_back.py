@@ -15,6 +15,7 @@ from lactchain.baselines.state_files import load_state, save_state
 from lactchain.errors import EnvironmentFault
 
 STEPS_BEFORE, STEPS_AFTER = 13, 25
+SEEN = "its observation is .* and was "
 
 
 class Walk(gym.Env):
@@ -54,24 +55,6 @@ class Harder(Walk):
         return self.level * (self.all_steps.item() + self.best) + sum(self.widths)
 
 
-class OfNumpy(Walk):
-    def width(self):
-        return np.random.normal()
-
-
-class OfPython(Walk):
-    def width(self):
-        return random.random()
-
-
-class Unseeded(Walk):
-    def __init__(self):
-        self.dice = np.random.default_rng()
-
-    def width(self):
-        return self.dice.normal()
-
-
 class Remembers(Walk):
     """It knows the places of all episodes, in a form that nothing can write down."""
 
@@ -99,6 +82,13 @@ class HiddenDice(Walk):
     def width(self):
         self.luck = random.random()
         return 1.0
+
+
+def throwing(make_dice):
+    """A world with dice of its own."""
+    env = Walk()
+    env.width = make_dice()
+    return env
 
 
 def normalised(wrappers):
@@ -151,10 +141,13 @@ def test_what_is_kept_over_episodes_is_put_back_to_the_bit(entry_point, tmp_path
 @pytest.mark.parametrize(
     ("entry_point", "differs"),
     [
-        (OfNumpy, "its observation is .* and was "),
-        (OfPython, "its observation is .* and was "),
-        (Unseeded, "its observation is .* and was "),
-        (Remembers, "its observation is .* and was "),
+        (partial(throwing, lambda: np.random.normal), SEEN),
+        (partial(throwing, lambda: random.random), SEEN),
+        (
+            partial(throwing, lambda: np.random.default_rng().normal),
+            SEEN,
+        ),
+        (Remembers, SEEN),
         (PaysByMemory, "its rewards is .* and was "),
         (HiddenDice, "it draws from the generators of the process"),
     ],

@@ -30,20 +30,14 @@ SMALL = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=
 SMALL_DQN = DQNConfig(
     num_envs=4, train_every_env_steps=8, learning_starts=16, hidden=(8, 6), buffer_size=64
 )
-GROW, CUT = MutationConfig(growth_share=1.0), MutationConfig(growth_share=0.0)
-ALL = SpaceConfig()
-
-
 SMALL_DDPG = DDPGConfig(
-    num_envs=4,
-    train_every_env_steps=8,
-    learning_starts=16,
-    batch_size=16,
-    hidden=(8, 6),
+    num_envs=4, train_every_env_steps=8, learning_starts=16, batch_size=16, hidden=(8, 6),
     buffer_size=64,
-)
+)  # fmt: skip
 AVERAGED = replace(SMALL_DQN, average_weights=0.9)
 AGENTS = [(PPO, SMALL), (DQN, SMALL_DQN), (DQN, AVERAGED), (DDPG, SMALL_DDPG)]
+GROW, CUT = MutationConfig(growth_share=1.0), MutationConfig(growth_share=0.0)
+ALL = SpaceConfig()
 
 
 def trained(config=SMALL, kind=PPO, num_members=1, seed=0):

@@ -2,14 +2,11 @@
 
 import itertools
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from script_setups import start
-from training_setups import exit_codes, logs
 
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
@@ -108,21 +105,6 @@ def test_a_lineage_that_tells_more_or_less_than_the_checkpoint_is_mended(
         lineage.write_bytes(damage)
     assert run(tmp_path / "cut", **subject) == whole
     assert texts(folder, "lineage.jsonl") == [lineage.read_text()]
-
-
-@pytest.mark.slow
-def test_a_search_that_was_killed_goes_on_exactly(tmp_path):
-    longer = replace(SMALL, num_generations=6, steps_per_generation=256)
-    settings = config(tmp_path / "killed", evolution=longer)
-    process = start("search", settings)
-    lineage = tmp_path / "killed" / "lineage.jsonl"
-    while process.is_alive() and len(read_json_lines(lineage)) < 6:
-        time.sleep(0.02)
-    process.kill()  # SIGKILL
-    assert exit_codes([process])[0] in (-signal.SIGKILL, 0), logs(tmp_path / "killed")
-    whole = run(tmp_path / "whole", evolution=longer)
-    assert search(settings) == whole
-    assert texts(tmp_path / "whole", "lineage.jsonl") == [lineage.read_text()]
 
 
 def test_the_returned_agent_is_the_one_that_was_judged(uncut):
@@ -334,11 +316,6 @@ def test_a_shrinking_search_that_was_cut_goes_on_exactly(tmp_path, monkeypatch):
     cut(monkeypatch, tmp_path / "cut", agents.AgentSpecies, "train", 5, evolution=settings)
     assert run(tmp_path / "cut", evolution=settings) == whole
     assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
-
-
-def test_more_members_cannot_be_left_than_there_were():
-    with pytest.raises(ValueError, match="fewest_members: expected at most population_size = 3"):
-        replace(SMALL, fewest_members=4)
 
 
 # --- bad input ------------------------------------------------------------------------------------
