@@ -19,6 +19,7 @@ from lactchain.worlds.cells import (
     RIGHT,
     UP,
     CellTables,
+    CellWorld,
     cell_view,
     check_ways,
     find,
@@ -181,7 +182,7 @@ STUMBLE_REWARD = -4.0
 """Of text that is no move."""
 
 
-class Maze(gym.Env[np.ndarray, int]):
+class Maze(CellWorld):
     """An agent walks through a maze to a goal; LMRL-Gym's rules.
 
     ## Description
@@ -224,8 +225,6 @@ class Maze(gym.Env[np.ndarray, int]):
     Raises `ValueError` if an argument does not fit or the goal cannot be reached.
     """
 
-    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
-
     def __init__(
         self,
         *,
@@ -234,14 +233,10 @@ class Maze(gym.Env[np.ndarray, int]):
         render_mode: str | None = None,
         **world: Any,
     ) -> None:
-        self.max_moves = at_least_one("max_moves", max_moves)
-        self.tables = MazeTables(**world)
+        max_steps = at_least_one("max_moves", max_moves) + 1
+        super().__init__(MazeTables(**world), max_steps, render_mode)
         self.observation_space = spaces.MultiDiscrete(self.tables.free.shape)
-        self.action_space = spaces.Discrete(4)
         self.failure_terminates = failure_terminates
-        self.render_mode = render_mode
-        self.state = int(self.tables.start_states[0])
-        self.num_moves = 0
 
     @property
     def succeeded(self) -> bool:
@@ -251,25 +246,13 @@ class Maze(gym.Env[np.ndarray, int]):
     @property
     def failed(self) -> bool:
         """Whether the episode ended without reaching it."""
-        return self.num_moves > self.max_moves
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts an episode, in a drawn cell or in `options["state"]`."""
-        super().reset(seed=seed)
-        if options and "state" in options:
-            self.state = self.tables.open_state(options["state"])
-        else:
-            self.state = int(self.np_random.choice(self.tables.start_states))
-        self.num_moves = 0
-        return self._observation(), {"bumped": False, "failed": False}
+        return self.num_steps >= self.max_steps
 
     def step(self, action: int | str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Plays one move; text that is none counts as one, and costs four."""
-        if not isinstance(action, str) and not 0 <= action < 4:
-            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
-        self.num_moves += 1
+        if not isinstance(action, str):
+            self._check(action)
+        self.num_steps += 1
         if self.failed:
             return self._outcome(-1.0)
         if isinstance(action, str):
@@ -293,10 +276,12 @@ class Maze(gym.Env[np.ndarray, int]):
     def _outcome(
         self, reward: float, bumped: bool = False
     ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        failed = self.failed
-        terminated = self.succeeded or (failed and self.failure_terminates)
-        info = {"bumped": bumped, "failed": failed}
-        return self._observation(), reward, terminated, failed and not terminated, info
+        terminated = self.succeeded or (self.failed and self.failure_terminates)
+        truncated = self.failed and not terminated
+        return self._observation(), reward, terminated, truncated, self._info(bumped)
+
+    def _info(self, bumped: bool) -> dict[str, Any]:
+        return {"bumped": bumped, "failed": self.failed}
 
     def _pixels(self) -> np.ndarray:
         from lactchain.worlds.canvas import AGENT, floor
@@ -307,9 +292,6 @@ class Maze(gym.Env[np.ndarray, int]):
         row, column = self._observation().tolist()
         canvas.disc(column + 0.5, row + 0.5, 0.3, AGENT)
         return canvas.pixels()
-
-    def _observation(self) -> np.ndarray:
-        return self.tables.observations[self.state].copy()
 
 
 class LegalMoves(RowPolicy):
@@ -354,7 +336,7 @@ def maze_view(world: Maze) -> TextView:
         step_takes_text=True,
         invalid_wipes_history=True,
         ending=_ending,
-        max_chains=world.max_moves + 1,
+        max_chains=world.max_steps,
         policies={"legal": LegalMoves},
         picture=_picture(world.tables),
     )

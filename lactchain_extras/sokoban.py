@@ -18,7 +18,7 @@ from gymnasium import spaces
 from lactchain.environments.checks import at_least_one
 from lactchain.environments.views import State, TextView, fresh
 from lactchain.inspection.pictures import Mark, Picture, Scene
-from lactchain.worlds.cells import CellTables, cell_view, neighbours
+from lactchain.worlds.cells import CellTables, CellWorld, cell_view, neighbours, reachable
 
 STEP, ON, OFF, SOLVED = -0.1, 1.0, -1.0, 10.0
 """Rewards, as gym-sokoban has them: of an action, of a box that comes onto a target or leaves one,
@@ -102,26 +102,16 @@ def make_room(size: int, num_boxes: int, seed: int, number: int) -> Room:
         inner = np.flatnonzero(free)
         walls = draws.choice(inner, draws.integers(len(inner) // 4 + 1), replace=False)
         free.flat[walls] = False
-        near = neighbours(free).tolist()
-        if not is_connected(near) or len(near) < 2 * num_boxes + 2:
+        near = neighbours(free)
+        if len(near) < 2 * num_boxes + 2 or not reachable(near, 0).all():
             continue
         targets = tuple(sorted(draws.choice(len(near), num_boxes, replace=False).tolist()))
-        room = Room(free, near, targets, (0, ()))
+        room = Room(free, near.tolist(), targets, (0, ()))
         distances = distances_to_solved(room)
         least = max(size, max(distances.values()) / 2)
         far = [place for place, distance in distances.items() if distance >= least]
         if far:
             return room._replace(start=far[draws.integers(len(far))])
-
-
-def is_connected(near: list[list[int]]) -> bool:
-    """Whether there is a way between all cells."""
-    seen, frontier = {0}, [0]
-    while near and frontier:
-        found = set(near[frontier.pop()]) - seen - {-1}
-        seen |= found
-        frontier += found
-    return len(seen) == len(near)
 
 
 def distances_to_solved(room: Room) -> dict[Place, int]:
@@ -227,7 +217,7 @@ tables_of = lru_cache(maxsize=4)(SokobanTables)
 """All copies of a world share its tables."""
 
 
-class Sokoban(gym.Env[np.ndarray, int]):
+class Sokoban(CellWorld):
     """A player pushes boxes onto targets; there is no pulling.
 
     ## Description
@@ -264,40 +254,11 @@ class Sokoban(gym.Env[np.ndarray, int]):
     Raises `ValueError` if an argument does not fit.
     """
 
-    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
-
     def __init__(
         self, *, max_steps: int = 100, render_mode: str | None = None, **world: Any
     ) -> None:
-        self.tables = tables_of(**world)
+        super().__init__(tables_of(**world), max_steps, render_mode)
         self.observation_space = spaces.Box(0, len(LETTERS) - 1, (self.tables.size**2,), np.uint8)
-        self.action_space = spaces.Discrete(4)
-        self.max_steps = at_least_one("max_steps", max_steps)
-        self.render_mode = render_mode
-        self.state = int(self.tables.start_states[0])
-        self.num_steps = 0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts an episode, in a drawn room or in `options["state"]`."""
-        super().reset(seed=seed)
-        if options and "state" in options:
-            self.state = self.tables.open_state(options["state"])
-        else:
-            self.state = int(self.np_random.choice(self.tables.start_states))
-        self.num_steps = 0
-        return self._observation(), {"bumped": False}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Plays one action."""
-        if not 0 <= action < 4:
-            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
-        reward, bumped, self.state = self.tables.outcome(self.state, action)
-        self.num_steps += 1
-        terminated = self.tables.terminal.item(self.state)
-        truncated = self.num_steps >= self.max_steps and not terminated
-        return self._observation(), reward, terminated, truncated, {"bumped": bumped}
 
     def render(self) -> str | np.ndarray:
         """The room in pixels, or in letters."""

@@ -6,8 +6,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
-from lactchain.environments.checks import rewards_of
+from lactchain.environments.checks import at_least_one, rewards_of
 from lactchain.environments.exact import TabularModel
 from lactchain.environments.views import State, TextView, every_ending, fresh, reset_into
 from lactchain.types import Reward
@@ -85,6 +86,59 @@ class CellTables:
         return states
 
 
+class CellWorld(gym.Env[np.ndarray, int]):
+    """A world that plays its `CellTables`; a subclass makes them, and draws itself.
+
+    Attributes:
+        max_steps: actions after which an episode is truncated.
+        state: the number of the state.
+        num_steps: actions of the episode so far.
+    """
+
+    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
+
+    def __init__(self, tables: CellTables, max_steps: int, render_mode: str | None) -> None:
+        self.tables, self.render_mode = tables, render_mode
+        self.max_steps = at_least_one("max_steps", max_steps)
+        self._num_actions = tables.rewards.shape[1]
+        self.action_space = spaces.Discrete(self._num_actions)
+        self.state, self.num_steps = int(tables.start_states[0]), 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Starts an episode, in a drawn state or in `options["state"]`."""
+        super().reset(seed=seed)
+        if options and "state" in options:
+            self.state = self.tables.open_state(options["state"])
+        else:
+            self.state = self._drawn_start()
+        self.num_steps = 0
+        return self._observation(), self._info(bumped=False)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Plays one action."""
+        self._check(action)
+        reward, bumped, self.state = self.tables.outcome(self.state, action)
+        self.num_steps += 1
+        terminated = self.tables.terminal.item(self.state)
+        truncated = self.num_steps >= self.max_steps and not terminated
+        return self._observation(), reward, terminated, truncated, self._info(bumped)
+
+    def _check(self, action: int) -> None:
+        if not 0 <= action < self._num_actions:
+            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
+
+    def _drawn_start(self) -> int:
+        return int(self.np_random.choice(self.tables.start_states))
+
+    def _observation(self) -> np.ndarray:
+        return self.tables.observations[self.state].copy()
+
+    def _info(self, bumped: bool) -> dict[str, Any]:
+        return {"bumped": bumped}
+
+
 def numbers(rows: np.ndarray) -> dict[tuple[int, ...], int]:
     """The number of each row of an array (N, D)."""
     return {tuple(row): number for number, row in enumerate(rows.tolist())}
@@ -110,22 +164,28 @@ def neighbours(free: np.ndarray) -> np.ndarray:
     return np.stack([bordered[row + down, column + right] for right, down in STEPS], axis=1)
 
 
+def reachable(near: np.ndarray, first: int) -> np.ndarray:
+    """Whether there is a way from a cell to each (C,); `near` is by `neighbours`."""
+    reached = np.zeros(len(near) + 1, dtype=bool)
+    reached[-1] = True  # stands for all that is not free
+    frontier = np.array([first])
+    while len(frontier):
+        reached[frontier] = True
+        around = np.unique(near[frontier])
+        frontier = around[~reached[around]]
+    return reached[:-1]
+
+
 def check_ways(name: str, near: np.ndarray, wanted: np.ndarray, cells: np.ndarray) -> None:
     """Raises `ValueError` unless there are ways between all cells (B,) that are wanted.
 
     `name` is the argument that says where walls are, `near` (C, 4) is by `neighbours`, and `cells`
     (C, 2) are what to call them.
     """
-    reached = np.zeros(len(near) + 1, dtype=bool)
-    reached[-1] = True  # stands for all that is not free
-    first = frontier = wanted.min(keepdims=True)
-    while len(frontier):
-        reached[frontier] = True
-        around = np.unique(near[frontier])
-        frontier = around[~reached[around]]
-    apart = wanted[~reached[wanted]]
+    first = wanted.min()
+    apart = wanted[~reachable(near, first)[wanted]]
     if len(apart):
-        one, other = (tuple(cells[found[0]].tolist()) for found in (first, apart))
+        one, other = (tuple(cells[found].tolist()) for found in (first, apart[0]))
         raise ValueError(
             f"{name}: expected every goal to be reachable from every start, but there is no way"
             f" between {one} and {other}"

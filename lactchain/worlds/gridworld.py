@@ -16,6 +16,7 @@ from lactchain.types import Reward
 from lactchain.worlds.cells import (
     STEPS,
     CellTables,
+    CellWorld,
     cell_view,
     check_ways,
     find,
@@ -149,7 +150,7 @@ def _at_goal(observations: np.ndarray) -> np.ndarray:
     return (observations[:, :2] == observations[:, 3:]).all(axis=1)
 
 
-class GridWorld(gym.Env[np.ndarray, int]):
+class GridWorld(CellWorld):
     """An agent with an orientation walks to a goal on a small grid.
 
     ## Description
@@ -202,49 +203,30 @@ class GridWorld(gym.Env[np.ndarray, int]):
     Raises `ValueError` if an argument does not fit or a goal cannot be reached.
     """
 
-    metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}
-
     def __init__(
         self, *, max_steps: int = 64, render_mode: str | None = None, **world: Any
     ) -> None:
-        self.tables = GridTables(**world)
+        super().__init__(GridTables(**world), max_steps, render_mode)
         extent = [self.tables.width, self.tables.height]
         self.observation_space = spaces.MultiDiscrete([*extent, 4, *extent])
-        self.action_space = spaces.Discrete(len(self.tables.action_names))
-        self.max_steps = at_least_one("max_steps", max_steps)
-        self.render_mode = render_mode
         self._stream = stream(self.np_random_seed, 0)
         self._num_episodes = 0
-        self.state = int(self.tables.start_states[0])
-        self.num_steps = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Starts an episode, in a drawn state or in `options["state"]`."""
-        super().reset(seed=seed)
-        options = options or {}
-        if seed is not None or "copy" in options:
-            self._stream = stream(self.np_random_seed, options.get("copy", 0))
+        if seed is not None:
+            gym.Env.reset(self, seed=seed)
+        if seed is not None or "copy" in (options or {}):
+            self._stream = stream(self.np_random_seed, (options or {}).get("copy", 0))
             self._num_episodes = 0
-        if "state" in options:
-            self.state = self.tables.open_state(options["state"])
-        else:
-            starts = self.tables.start_states
-            self.state = int(starts[draw(self._stream, self._num_episodes, len(starts))])
-            self._num_episodes += 1
-        self.num_steps = 0
-        return self._observation(), self._info(bumped=False)
+        return super().reset(options=options)
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Plays one action."""
-        if not 0 <= action < len(self.tables.action_names):
-            raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
-        reward, bumped, self.state = self.tables.outcome(self.state, action)
-        self.num_steps += 1
-        terminated = self.tables.terminal.item(self.state)
-        truncated = self.num_steps >= self.max_steps and not terminated
-        return self._observation(), reward, terminated, truncated, self._info(bumped)
+    def _drawn_start(self) -> int:
+        starts = self.tables.start_states
+        self._num_episodes += 1
+        return int(starts[draw(self._stream, self._num_episodes - 1, len(starts))])
 
     def render(self) -> str | np.ndarray:
         """The grid in pixels, or in characters: `^>v<` the agent, `G` the goal, `#` walls."""
@@ -275,9 +257,6 @@ class GridWorld(gym.Env[np.ndarray, int]):
         ]
         canvas.polygon(arrow, AGENT)
         return canvas.pixels()
-
-    def _observation(self) -> np.ndarray:
-        return self.tables.observations[self.state].copy()
 
     def _info(self, bumped: bool) -> dict[str, Any]:
         description = self.tables.descriptions[self.state // self.tables.num_poses]
