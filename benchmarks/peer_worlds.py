@@ -20,7 +20,7 @@ from lactchain.stages.evaluate import enough_per_start
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.run_pipeline import sized
 from lactchain.types import ChainGrammar, Policy
-from lactchain_extras.ecosystems.manifest import manifest
+from lactchain_extras.ecosystems.tasks import manifest
 
 PRESET = ROOT / "configs/run_pipeline"
 UNKNOWN_LAKE = "peer_worlds:peers/UnknownLake-v0"

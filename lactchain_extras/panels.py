@@ -32,7 +32,7 @@ from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
 from lactchain.storage.files import SEAL, read_sealed, seal, write_sealed
 from lactchain.types import Action, Policy, Trajectory
-from lactchain_extras.ecosystems.manifest import bounds
+from lactchain_extras.ecosystems.tasks import bounds
 
 VERSION = 1
 PACKAGES = ("gymnasium", "numpy", "minigrid")

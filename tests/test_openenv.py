@@ -28,10 +28,9 @@ from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import FunctionPolicy
 from lactchain_extras.ecosystems import openenv_client
-from lactchain_extras.ecosystems.manifest import manifest
 from lactchain_extras.ecosystems.openenv_server import Served
 from lactchain_extras.ecosystems.sessions import Session
-from lactchain_extras.ecosystems.tasks import begin
+from lactchain_extras.ecosystems.tasks import begin, manifest
 
 GRID = EnvironmentConfig(
     kwargs={"size": 2}, template="brief", max_chain_length=3, max_chains=4,

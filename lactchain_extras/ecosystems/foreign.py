@@ -27,10 +27,8 @@ import numpy as np
 
 from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError
-from lactchain_extras.ecosystems.free_text import HEARD, SAID, say_once, shown
+from lactchain_extras.ecosystems.free_text import HEARD, SAID, say_once, shown, spoken_view
 
-MAX_CHAINS = 100
-"""Completions in an episode, where no other number is given."""
 ANSWERED = "<｜TERMINAL_STATE｜>"
 """What GEM says to the answer of a question, which has one turn."""
 
@@ -109,9 +107,7 @@ class ForeignWorld(gym.Env[str, str]):
 
     def text_view(self) -> TextView:
         """It is text already."""
-        return TextView(
-            (), "{observation}{feedback}", _describe, success=_success, max_chains=MAX_CHAINS
-        )
+        return spoken_view()
 
     def begin(self, seed: int) -> str:
         """Begins a game and returns what it says; the global dice are those of the seed."""
@@ -328,11 +324,3 @@ def _rows(file: str) -> list[dict[str, Any]]:
         raise ConfigError(
             f"environment.kwargs.tasks: {file}: expected an object of JSON a line, got {error!r}"
         ) from error
-
-
-def _describe(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
-    return {"observation": observation}
-
-
-def _success(env: gym.Env) -> bool:
-    return env.unwrapped.success

@@ -7,11 +7,15 @@ list of completions to rank, and no exact model.
 
 import logging
 import string
+from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
+import gymnasium as gym
 from gymnasium import spaces
 
 from lactchain.environments.checks import AnyText
+from lactchain.environments.views import TextView
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +38,25 @@ CHARACTERS = frozenset(
 )
 """What games write; others show as `?`."""
 
-
+MAX_CHAINS = 100
+"""Completions in an episode of a world that does not say, where no other number is given."""
 SAID = spaces.Text(LONGEST, min_length=0, charset=CHARACTERS)
 HEARD = AnyText(256, min_length=0, charset=string.printable)
+
+
+def spoken_view() -> TextView:
+    """The view of a world that speaks, and whose `success` says how its episode ended."""
+    return TextView((), "{observation}{feedback}", describe, success=success, max_chains=MAX_CHAINS)
+
+
+def describe(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
+    """`TextView.describe` of these worlds."""
+    return {"observation": observation}
+
+
+def success(env: gym.Env) -> bool:
+    """`TextView.success` of these worlds."""
+    return env.unwrapped.success
 
 
 def shown(text: str, world: str) -> str:

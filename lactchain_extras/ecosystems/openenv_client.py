@@ -23,13 +23,19 @@ from websockets.sync.client import connect
 from lactchain.environments.views import State, TextView, reset_into
 from lactchain.errors import ConfigError, EnvironmentFault, LactChainError
 from lactchain.types import ChainGrammar
-from lactchain_extras.ecosystems.free_text import HEARD, SAID, say_once, shown
+from lactchain_extras.ecosystems.free_text import (
+    HEARD,
+    SAID,
+    describe,
+    say_once,
+    shown,
+    spoken_view,
+    success,
+)
 from lactchain_extras.serving.transport import RefusedError, Unfinished, text_of
 
 HIDDEN = {"metadata", "system_prompt", "truncated", "success", "done", "reward"}
 """Fields of observations that are not for whoever plays."""
-MAX_CHAINS = 100
-"""Completions in an episode of a world that does not say, where no other number is given."""
 HOSTS = "LACTCHAIN_HOSTS"
 """The environment variable that lets worlds be on other machines; no file can set it."""
 PAGE_SECONDS = 10.0
@@ -114,9 +120,7 @@ class OpenEnvWorld(gym.Env[str, str]):
     def text_view(self) -> TextView:
         """What the server says of its world; of another server's, that it speaks text."""
         if self.manifest is None:
-            return TextView(
-                (), "{observation}{feedback}", _describe, success=_success, max_chains=MAX_CHAINS
-            )
+            return spoken_view()
         try:
             return self._told_view()
         except (KeyError, TypeError, ValueError) as error:
@@ -135,10 +139,10 @@ class OpenEnvWorld(gym.Env[str, str]):
         return TextView(
             grammar["action_names"],
             "{observation}",
-            _describe,
+            describe,
             get_state=_state,
             set_state=reset_into,
-            success=_success,
+            success=success,
             reads=ChainGrammar(**grammar),
             max_chains=self.manifest["max_chains"],
             **listed,
@@ -323,16 +327,8 @@ def _check_seeds(
         say_once(f"{url}: does not keep to seeds, so players of one seed begin in different states")
 
 
-def _describe(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
-    return {"observation": observation}
-
-
 def _state(env: gym.Env) -> State | None:
     return env.unwrapped.state
-
-
-def _success(env: gym.Env) -> bool:
-    return env.unwrapped.success
 
 
 def _states(env: gym.Env) -> list[State]:

@@ -28,9 +28,8 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
 from lactchain.environments.views import State
 from lactchain.errors import ConfigError
-from lactchain_extras.ecosystems.manifest import manifest
 from lactchain_extras.ecosystems.sessions import Session
-from lactchain_extras.ecosystems.tasks import splits_of
+from lactchain_extras.ecosystems.tasks import manifest, splits_of
 
 REQUEST_SECONDS = 10.0
 """In which a request has to come, from its first byte to its last."""
