@@ -270,8 +270,27 @@ class Maze(CellWorld):
         return "\n".join(map("".join, rows))
 
     def text_view(self) -> TextView:
-        """The same world in words."""
-        return maze_view(self)
+        """The same world in LMRL-Gym's words, fully observed.
+
+        `PARTIAL_TEMPLATE` shows the walls alone, `TERSE_TEMPLATE` in letters.
+
+        Fields: row, column, goal_row, goal_column (their digits apart, as LMRL-Gym writes them),
+        walls (a sentence), sides (the walls as letters, `R L A B`).
+        """
+        return cell_view(
+            action_names=ACTION_NAMES,
+            template="The goal is at position {goal_row}, {goal_column}."
+            " Your current position is at position {row}, {column}. {walls}\n",
+            describe=_describe,
+            position=_position,
+            success=_succeeded,
+            step_takes_text=True,
+            invalid_wipes_history=True,
+            ending=_ending,
+            max_chains=self.max_steps,
+            policies={"legal": LegalMoves},
+            picture=_picture(self.tables),
+        )
 
     def _outcome(
         self, reward: float, bumped: bool = False
@@ -316,30 +335,6 @@ class LegalMoves(RowPolicy):
 
 PARTIAL_TEMPLATE = "{walls}\n"
 TERSE_TEMPLATE = "{sides}\n"
-
-
-def maze_view(world: Maze) -> TextView:
-    """`Maze` in LMRL-Gym's words, fully observed.
-
-    `PARTIAL_TEMPLATE` shows the walls alone, `TERSE_TEMPLATE` in letters.
-
-    Fields: row, column, goal_row, goal_column (their digits apart, as LMRL-Gym writes them), walls
-    (a sentence), sides (the walls as letters, `R L A B`).
-    """
-    return cell_view(
-        action_names=ACTION_NAMES,
-        template="The goal is at position {goal_row}, {goal_column}."
-        " Your current position is at position {row}, {column}. {walls}\n",
-        describe=_describe,
-        position=_position,
-        success=_succeeded,
-        step_takes_text=True,
-        invalid_wipes_history=True,
-        ending=_ending,
-        max_chains=world.max_steps,
-        policies={"legal": LegalMoves},
-        picture=_picture(world.tables),
-    )
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, str]:

@@ -119,8 +119,34 @@ class MiniGrid(gym.Env[np.ndarray, int]):
         return self.level.pprint_grid() if self.render_mode == "ansi" else self.level.render()
 
     def text_view(self) -> TextView:
-        """The same world in words."""
-        return minigrid_view(self)
+        """Any level in words.
+
+        Fields: mission, carrying; x, y and facing; what is seen, the nearest first, as from above
+        (seen_at), by compass from the agent (seen_around), as the agent sees it (seen) and in few
+        words (near); free steps to the next wall that is seen: ahead, left, right. Without a
+        setting words are absolute; `relative` has them as the agent sees it.
+        """
+        is_babyai = isinstance(self.level, RoomGridLevel)
+        return TextView(
+            action_names=ACTION_NAMES[: int(self.action_space.n)],
+            template="Mission: {mission}.\nYou are at ({x}, {y}) and face {facing}."
+            " You see {seen_at}. You carry {carrying}.{feedback}",
+            brief="{mission}; {near}; {ahead} {left} {right}; {carrying}",
+            relative="Mission: {mission}.\nYou see {seen}. There are {ahead} free steps ahead of"
+            " you, {left} on your left and {right} on your right. You carry {carrying}.{feedback}",
+            describe=_describe,
+            get_state=_state,
+            set_state=reset_into,
+            states=_tasks,
+            position=_position,
+            success=_won,
+            max_chains=16,
+            rare_words=" ".join((*COLOR_NAMES, "key ball box door open closed locked goal")),
+            policies={"bot": Bot} if is_babyai else {},
+            competent="bot" if is_babyai else None,
+            unmodelled="its tasks are too many to be listed with all that can be done in them",
+            picture=Picture(self.level.width, self.level.height, _Scenes(self)),
+        )
 
     @property
     def state(self) -> State:
@@ -150,37 +176,6 @@ def _checked(state: State, world: MiniGrid) -> int:
     raise ValueError(
         f"state: expected a task below {world.num_tasks}, and what was played in it as numbers of"
         f" actions, got {state}"
-    )
-
-
-def minigrid_view(world: MiniGrid) -> TextView:
-    """Any level in words.
-
-    Fields: mission, carrying; x, y and facing; what is seen, the nearest first, as from above
-    (seen_at), by compass from the agent (seen_around), as the agent sees it (seen) and in few words
-    (near); free steps to the next wall that is seen: ahead, left, right. Without a setting words
-    are absolute; `relative` has them as the agent sees it.
-    """
-    is_babyai = isinstance(world.level, RoomGridLevel)
-    return TextView(
-        action_names=ACTION_NAMES[: int(world.action_space.n)],
-        template="Mission: {mission}.\nYou are at ({x}, {y}) and face {facing}. You see {seen_at}."
-        " You carry {carrying}.{feedback}",
-        brief="{mission}; {near}; {ahead} {left} {right}; {carrying}",
-        relative="Mission: {mission}.\nYou see {seen}. There are {ahead} free steps ahead of you,"
-        " {left} on your left and {right} on your right. You carry {carrying}.{feedback}",
-        describe=_describe,
-        get_state=_state,
-        set_state=reset_into,
-        states=_tasks,
-        position=_position,
-        success=_won,
-        max_chains=16,
-        rare_words=" ".join((*COLOR_NAMES, "key ball box door open closed locked goal")),
-        policies={"bot": Bot} if is_babyai else {},
-        competent="bot" if is_babyai else None,
-        unmodelled="its tasks are too many to be listed with all that can be done in them",
-        picture=Picture(world.level.width, world.level.height, _Scenes(world)),
     )
 
 

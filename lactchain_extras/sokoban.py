@@ -267,8 +267,23 @@ class Sokoban(CellWorld):
         return written(self.drawn)
 
     def text_view(self) -> TextView:
-        """The same world in words."""
-        return sokoban_view(self)
+        """The same world in letters.
+
+        Fields: map (the room with its walls), cells (what is within the outer walls, letters
+        apart).
+        """
+        size = self.tables.size
+        return cell_view(
+            action_names=("up", "right", "down", "left"),
+            template="Push every box ($) onto a target (.). You are @, or + on a target; * is a box"
+            " on a target, # a wall, - floor:\n{map}{feedback}",
+            brief="{cells}",
+            describe=_describe,
+            position=_position,
+            bump_feedback=" Something was in the way.",
+            max_chains=8,  # of some actions each: who needs more has got stuck
+            picture=Picture(size, size, _Scenes(self.tables)),
+        )
 
     @property
     def drawn(self) -> np.ndarray:
@@ -299,25 +314,6 @@ class Sokoban(CellWorld):
 def written(drawn: np.ndarray, between: str = "") -> str:
     """A map in letters, row by row."""
     return "\n".join(between.join(LETTERS[held] for held in row) for row in drawn.tolist())
-
-
-def sokoban_view(world: Sokoban) -> TextView:
-    """`Sokoban` in letters.
-
-    Fields: map (the room with its walls), cells (what is within the outer walls, letters apart).
-    """
-    size = world.tables.size
-    return cell_view(
-        action_names=("up", "right", "down", "left"),
-        template="Push every box ($) onto a target (.). You are @, or + on a target; * is a box on"
-        " a target, # a wall, - floor:\n{map}{feedback}",
-        brief="{cells}",
-        describe=_describe,
-        position=_position,
-        bump_feedback=" Something was in the way.",
-        max_chains=8,  # of some actions each: who needs more has got stuck
-        picture=Picture(size, size, _Scenes(world.tables)),
-    )
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:

@@ -17,8 +17,7 @@ from lactchain.environments.language import language_env
 from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
 from lactchain_extras.maze import PARTIAL_TEMPLATE, LegalMoves, MazeTables
 from lactchain_extras.wordle.env import Wordle
-from lactchain_extras.wordle.policies import BestWords, ConsistentWords
-from lactchain_extras.wordle.search import GameTree
+from lactchain_extras.wordle.policies import BestWords, ConsistentWords, GameTree
 from lactchain_extras.wordle.words import word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")

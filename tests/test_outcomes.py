@@ -21,8 +21,7 @@ from lactchain.environments.views import Outcome, shipped_view
 from lactchain.errors import ConfigError
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.types import Discount
-from lactchain_extras.wordle.env import Wordle
-from lactchain_extras.wordle.view import CLUES_TEMPLATE
+from lactchain_extras.wordle.env import CLUES_TEMPLATE, Wordle
 from lactchain_extras.wordle.words import read_board
 
 WORDS = ["level", "motto", "shirt"]

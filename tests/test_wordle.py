@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.errors import ConfigError, DataError
-from lactchain_extras.wordle.env import Wordle
-from lactchain_extras.wordle.view import CLUES_TEMPLATE, clues
+from lactchain_extras.wordle.env import CLUES_TEMPLATE, Wordle, clues
 from lactchain_extras.wordle.words import board_text, pattern_marks, read_board, word_tables
 
 WORDS = ("shire", "shirt", "geese", "eerie", "level", "lever", "creep", "motto")

@@ -241,8 +241,27 @@ class GridWorld(CellWorld):
         return "\n".join(map("".join, rows))
 
     def text_view(self) -> TextView:
-        """The same world in words."""
-        return gridworld_view(self)
+        """The same world in words.
+
+        Fields: x, y, orientation (up, right, down, left), goal_x, goal_y, goal_right and goal_down
+        (where the goal is seen from the agent, in cells, negative to the left and upwards),
+        goal_across and goal_along (the same in words: 2 right, 1 left, 0 down), size (such as 4x4),
+        info (the description of the world).
+        """
+        tables = self.tables
+        walls = tuple(Mark(x, y, "wall") for x, y in sorted(tables.walls))
+        return cell_view(
+            action_names=tables.action_names,
+            template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
+            # As the agent sees it: a tiny model would spend its training on the subtraction.
+            brief="{x} {y} {orientation} {goal_right} {goal_down}",
+            relative="The goal is {goal_across} and {goal_along}."
+            " You face {orientation}.{feedback}",
+            describe=_describe,
+            position=_position,
+            bump_feedback=" You bumped into the edge of the map or a wall.",
+            picture=Picture(tables.width, tables.height, _scene, walls),
+        )
 
     def _pixels(self) -> np.ndarray:
         from lactchain.worlds.canvas import AGENT, floor
@@ -261,29 +280,6 @@ class GridWorld(CellWorld):
     def _info(self, bumped: bool) -> dict[str, Any]:
         description = self.tables.descriptions[self.state // self.tables.num_poses]
         return {"bumped": bumped, "description": description}
-
-
-def gridworld_view(world: GridWorld) -> TextView:
-    """`GridWorld` in words.
-
-    Fields: x, y, orientation (up, right, down, left), goal_x, goal_y, goal_right and goal_down
-    (where the goal is seen from the agent, in cells, negative to the left and upwards), goal_across
-    and goal_along (the same in words: 2 right, 1 left, 0 down), size (such as 4x4), info (the
-    description of the world).
-    """
-    tables = world.tables
-    walls = tuple(Mark(x, y, "wall") for x, y in sorted(tables.walls))
-    return cell_view(
-        action_names=tables.action_names,
-        template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
-        # The goal as the agent sees it: a tiny model would spend its training on the subtraction.
-        brief="{x} {y} {orientation} {goal_right} {goal_down}",
-        relative="The goal is {goal_across} and {goal_along}. You face {orientation}.{feedback}",
-        describe=_describe,
-        position=_position,
-        bump_feedback=" You bumped into the edge of the map or a wall.",
-        picture=Picture(tables.width, tables.height, _scene, walls),
-    )
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:

@@ -1,6 +1,8 @@
 """Wordle by LMRL-Gym's rules (Abdulhai et al. 2023), with any words."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import starmap
 from typing import Any
 
 import gymnasium as gym
@@ -8,13 +10,15 @@ import numpy as np
 from gymnasium import spaces
 
 from lactchain.environments.checks import at_least_one, rewards_of
-from lactchain.environments.views import TextView
+from lactchain.environments.views import Outcome, State, TextView, reset_into
+from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.types import Reward
 from lactchain_extras.wordle.words import (
     ALPHABET,
     COLOURS,
     MARKS,
     NUM_LETTERS,
+    SOLVED,
     board_text,
     coloured_row,
     is_turn,
@@ -24,6 +28,10 @@ from lactchain_extras.wordle.words import (
     word_list,
     word_tables,
 )
+
+CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
+KINDS = {"g": "hit", "y": "near", "b": "miss"}
+"""What a picture calls the marks of a letter: in the right place, elsewhere, absent."""
 
 _SHOWN = 20  # letters of an invalid guess that a picture has room for
 
@@ -143,10 +151,38 @@ class Wordle(gym.Env[np.ndarray, int]):
         return self._tiles() if self.render_mode == "ansi" else self.board
 
     def text_view(self) -> TextView:
-        """The same game in words."""
-        from lactchain_extras.wordle.view import wordle_view
+        """The same game in LMRL-Gym's words, the whole of it in every observation.
 
-        return wordle_view(self)
+        Fields: board (the game so far), tries_left, and what `clues` says of the letters (known,
+        elsewhere, absent): `CLUES_TEMPLATE` shows these alone. The only state that it lists is the
+        empty game. Spaces between the letters of a guess do not matter.
+        """
+        from lactchain_extras.wordle.policies import BestWords, ConsistentWords
+
+        words = self.tables.words
+        every_square = _squares(np.ones((len(ALPHABET), NUM_LETTERS), dtype=bool))
+        return TextView(
+            action_names=tuple(map(" ".join, words)) if self.letters_apart else words,
+            template="{board}",
+            describe=_describe,
+            get_state=_state,
+            set_state=reset_into,
+            states=_states,
+            outcomes=_outcomes if self.reward is None else None,
+            success=_solved,
+            spelling=_letters_apart if self.letters_apart else _letters_together,
+            step_takes_text=True,
+            max_chains=self.num_tries,
+            brief="{tries_left} {absent} {elsewhere} {known}",
+            rare_words=f" {every_square} {every_square.upper()}",
+            policies={
+                "consistent": ConsistentWords,
+                "informed": partial(ConsistentWords, informed=True),
+                "lookahead": BestWords,
+            },
+            competent="consistent",
+            picture=Picture(NUM_LETTERS, self.num_tries, _scene),
+        )
 
     def _pixels(self) -> np.ndarray:
         from lactchain.worlds.canvas import INK, PAPER, WALL, Canvas
@@ -219,3 +255,83 @@ class Wordle(gym.Env[np.ndarray, int]):
 
     def _info(self) -> dict[str, Any]:
         return {"num_fitting": int(self.fits.sum())}
+
+
+def clues(knowledge: np.ndarray) -> dict[str, str]:
+    """What is known of the letters, in words; it says all that the marks say.
+
+    Args:
+        knowledge: (26, 5), as `Wordle` observes it.
+
+    Returns:
+        known: letters with their places, `E5 H2`; elsewhere: letters of the word with a place where
+        each is not, `s1`; absent: letters that the word has not, as capitals. `-` where there are
+        none.
+    """
+    absent = ~knowledge.any(axis=1)
+    elsewhere = (knowledge == 0) & ~absent[:, None]
+    return {
+        "known": _squares(knowledge == 2).upper() or "-",
+        "elsewhere": _squares(elsewhere) or "-",
+        "absent": " ".join(ALPHABET[row] for row in np.flatnonzero(absent)).upper() or "-",
+    }
+
+
+def _squares(marked: np.ndarray) -> str:
+    """The marked ones (26, 5) among all letters with their places, which are counted from 1."""
+    squares = np.argwhere(marked).tolist()
+    return " ".join(f"{ALPHABET[letter]}{place + 1}" for letter, place in squares)
+
+
+def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
+    game = env.unwrapped
+    tries_left = game.num_tries - len(game.guesses)
+    return {"board": game.board, "tries_left": tries_left} | clues(game.knowledge)
+
+
+def _state(env: gym.Env) -> State:
+    return env.unwrapped.state
+
+
+def _states(env: gym.Env) -> list[State]:
+    return [{"guesses": [], "feedback": []}]
+
+
+def _outcomes(env: gym.Env, action: int) -> list[Outcome]:
+    """The marks that a guess may get; the hidden word is any of those that fit."""
+    game = env.unwrapped
+    patterns, counts = np.unique(game.tables.patterns[action, game.fits], return_counts=True)
+    guesses, last_try = [*game.guesses, game.tables.words[action]], game.num_tries - 1
+    outcomes = []
+    for pattern, share in zip(patterns.tolist(), counts / counts.sum(), strict=True):
+        over = pattern == SOLVED or len(game.guesses) == last_try
+        state = {"guesses": guesses, "feedback": [*game.feedback, pattern_marks(pattern)]}
+        outcomes.append(Outcome(share, 0.0 if pattern == SOLVED else -1.0, None if over else state))
+    return outcomes
+
+
+def _solved(env: gym.Env) -> bool:
+    return env.unwrapped.solved
+
+
+def _letters_together(said: str) -> str:
+    return said.strip().replace(" ", "")
+
+
+def _letters_apart(said: str) -> str:
+    return " ".join(_letters_together(said))
+
+
+def _scene(state: State) -> Scene:
+    """The guesses, their letters coloured; what was no guess struck through."""
+    turns = [*zip(state["guesses"], state["feedback"], strict=False)]
+    if {*state} != {"guesses", "feedback"} or not all(starmap(is_turn, turns)):
+        raise ValueError(f"state: expected a game, got {state}")
+    return Scene(marks=tuple(mark for row, turn in enumerate(turns) for mark in _row(row, *turn)))
+
+
+def _row(row: int, guess: str, marks: str) -> list[Mark]:
+    if not marks:
+        return [Mark(0, row, "struck", guess or "(nothing)")]
+    letters = zip(guess.upper(), marks, strict=True)
+    return [Mark(x, row, KINDS[mark], letter) for x, (letter, mark) in enumerate(letters)]
