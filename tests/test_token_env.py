@@ -13,8 +13,8 @@ from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 from lactchain.config.settings import ActorConfig
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain_extras.token_env.env import LetterModel, TokenEnv, temper
-from lactchain_extras.token_env.next_token import CausalNextToken
+from lactchain_extras.next_token import CausalNextToken
+from lactchain_extras.token_env import LetterModel, TokenEnv, temper
 
 
 class Table:

@@ -1,7 +1,7 @@
 """One token is one step: the generation of a sentence, around any causal language model.
 
 The model is injected as a `NextToken`, numpy in and numpy out, so that nothing here knows what it
-runs on; `lactchain_extras.token_env.next_token` makes one of a causal language model.
+runs on; `lactchain_extras.next_token` makes one of a causal language model.
 """
 
 import logging
@@ -25,6 +25,11 @@ LARGEST = 1e4
 """Logits and log-probabilities are observed cut to this size: a space needs bounds."""
 
 log = logging.getLogger(__name__)
+
+
+def register() -> None:
+    """Registers the id."""
+    gym.register("lactchain/Token-v0", entry_point="lactchain_extras.token_env:TokenEnv")
 
 
 class NextToken(Protocol):

@@ -1,6 +1,6 @@
 """A causal language model as a next-token function: numpy in, numpy out.
 
-What `lactchain_extras.token_env.env.TokenEnv` plays with, which knows nothing of torch.
+What `lactchain_extras.token_env.TokenEnv` plays with, which knows nothing of torch.
 """
 
 from collections.abc import Sequence
