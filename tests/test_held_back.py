@@ -28,10 +28,9 @@ from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.chance import best_chains
-from lactchain.environments.held_back import HeldBack
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.environments.views import tabular_model
+from lactchain.environments.views import HeldBack, tabular_model
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.inspection.run_view import open_run

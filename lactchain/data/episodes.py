@@ -9,9 +9,8 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from lactchain.environments.held_back import HeldBack
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import State, lists_states
+from lactchain.environments.views import HeldBack, State, lists_states
 from lactchain.errors import DataError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.types import Trajectory

@@ -29,9 +29,8 @@ from lactchain.environments.checks import (
     plain,
 )
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
-from lactchain.environments.held_back import HeldBack
 from lactchain.environments.registry import find_env, not_taken
-from lactchain.environments.views import State, TextView, shipped_view, with_states
+from lactchain.environments.views import HeldBack, State, TextView, shipped_view, with_states
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import ChainGrammar, Policy
 

@@ -1,15 +1,17 @@
-"""All that the rest of the program may ask of a world: `TextView`.
+"""All that the rest of the program may ask of a world, `TextView`, and states that are held back.
 
 A world of one's own is an environment with a method `text_view`, that returns its `TextView`. For a
 class of somebody else's, a function that makes the view is registered: `shipped_view.register`.
 """
 
+import hashlib
+import json
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, singledispatch
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -292,3 +294,54 @@ def _replayed_state(env: gym.Env) -> State:
 @fresh
 def _seeds(env: gym.Env) -> list[State]:
     return [{"seed": seed, "played": []} for seed in range(NUM_STARTS)]
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """The states that are never practised, the same in every stage and run; none by default.
+
+    Attributes:
+        by: the fields that tell them from the others; none: all fields.
+        values: what these fields hold in them, as JSON.
+    """
+
+    by: tuple[str, ...] = ()
+    values: frozenset[str] = frozenset()
+
+    @classmethod
+    def choose(cls, starts: Sequence[State], share: float, by: Sequence[str] = ()) -> Self:
+        """The first share of what the fields hold in the start states, by rank of a hash of it.
+
+        So the choice depends on the states alone: neither on a seed nor on their order.
+
+        Raises:
+            ConfigError: the states have no such field, or none would be held back, or none left.
+        """
+        if unknown := set(by) - set(starts[0]):
+            raise ConfigError(
+                "environment.held_back.by: expected fields of a state, out of"
+                f" {sorted(starts[0])}, got {sorted(unknown)}"
+            )
+        values = sorted({_value(state, by) for state in starts}, key=_rank)
+        count = round(share * len(values))
+        if not 0 < count < len(values):
+            raise ConfigError(
+                "environment.held_back.share: expected to hold back some starts and to leave some,"
+                f" {share} of {len(values)} is {count}; change the share or held_back.by, or hold"
+                " none back"
+            )
+        return cls(tuple(by), frozenset(values[:count]))
+
+    def __contains__(self, state: State) -> bool:
+        return bool(self.values) and _value(state, self.by) in self.values
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+
+def _value(state: State, by: Sequence[str]) -> str:
+    return json.dumps({name: state[name] for name in by or state}, sort_keys=True)
+
+
+def _rank(value: str) -> bytes:
+    return hashlib.blake2b(value.encode(), digest_size=8).digest()
