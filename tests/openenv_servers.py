@@ -1,4 +1,7 @@
-"""Servers in threads of this process, over real sockets: ours, and one with OpenEnv's faults."""
+"""Servers in threads of this process, over real sockets, and what they are asked.
+
+Ours, and one with OpenEnv's faults.
+"""
 
 import contextlib
 import itertools
@@ -10,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
+from websockets.sync.client import connect
 
 from lactchain_extras.ecosystems.openenv_server import server_of
 
@@ -27,6 +31,31 @@ def running(app):
         server.should_exit = server.force_exit = True
         thread.join(10)
         listening.close()
+
+
+def session(url, **options):
+    """A session of a server of ours."""
+    return connect(f"ws{url.removeprefix('http')}/ws", **options)
+
+
+def said(session, message):
+    """The reply to a message, as an object or as it is sent."""
+    session.send(json.dumps(message) if isinstance(message, dict) else message)
+    return json.loads(session.recv())
+
+
+def ask(url, *messages):
+    """The replies of a new session to messages, one by one."""
+    with session(url) as player:
+        return [said(player, message) for message in messages]
+
+
+def reset(**data):
+    return {"type": "reset", "data": data}
+
+
+def step(text):
+    return {"type": "step", "data": {"text": text}}
 
 
 class FaultyGame:

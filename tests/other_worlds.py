@@ -1,11 +1,11 @@
 """Twelve small worlds of all kinds, as others write them: `other_worlds:others/Puzzle-v0`, ...
 
 Each is a `Game`: its states, what an action leads to, and how a state reads. Some tell their exact
-model, and some do not; `others/Blackjack-v0` tells nothing but words.
+model, and some do not; `others/Blackjack-v0` tells nothing but words. `rooms` makes more of them.
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
@@ -35,7 +35,7 @@ class Game:
         tells: "model", "states" without what follows, or "nothing".
     """
 
-    actions: Sequence[str]
+    actions: tuple[str, ...]
     first: tuple[Hashable, ...]
     after: Callable[[Any, int], list[Outcome]]
     over: Callable[[Any], bool]
@@ -44,9 +44,8 @@ class Game:
 
 
 @cache
-def states_of(name: str) -> list[Any]:
+def states_of(game: Game) -> list[Any]:
     """All that can be reached, those that end an episode last."""
-    game = GAMES[name]
     found, waiting = dict.fromkeys(game.first), deque(game.first)
     while waiting:
         state = waiting.popleft()
@@ -59,8 +58,8 @@ def states_of(name: str) -> list[Any]:
 
 
 @cache
-def model_of(name: str) -> TabularModel:
-    game, states = GAMES[name], states_of(name)
+def model_of(game: Game) -> TabularModel:
+    states = states_of(game)
     number = {state: row for row, state in enumerate(states)}
     over = np.array([game.over(state) for state in states])
     most = max(len(game.after(s, a)) for s, o in zip(states, over, strict=True) if not o
@@ -89,11 +88,11 @@ def tuple_of(state: Any) -> Any:
 class Played(gym.Env):
     """A game as Gymnasium plays it; an observation is the number of the state."""
 
-    def __init__(self, name: str, max_steps: int = 100) -> None:
-        self.name, self.game, self.max_steps = name, GAMES[name], max_steps
-        self.open = [state for state in states_of(name) if not self.game.over(state)]
-        self.observation_space = gym.spaces.Discrete(len(states_of(name)))
-        self.action_space = gym.spaces.Discrete(len(self.game.actions))
+    def __init__(self, game: Game, max_steps: int = 100) -> None:
+        self.game, self.max_steps = game, max_steps
+        self.open = [state for state in states_of(game) if not game.over(state)]
+        self.observation_space = gym.spaces.Discrete(len(states_of(game)))
+        self.action_space = gym.spaces.Discrete(len(game.actions))
         self.state, self.steps = self.open[0], 0
 
     def reset(self, *, seed=None, options=None):
@@ -105,7 +104,7 @@ class Played(gym.Env):
 
     @property
     def number(self):
-        return states_of(self.name).index(self.state)
+        return states_of(self.game).index(self.state)
 
     def step(self, action):
         outcomes = self.game.after(self.state, int(action))
@@ -120,12 +119,12 @@ class Played(gym.Env):
             "get_state": lambda env: {"at": json_of(env.unwrapped.state)},
             "set_state": lambda env, state: env.reset(options={"state": state}),
             "states": lambda env: [{"at": json_of(state)} for state in env.unwrapped.open],
-            "model": lambda env: model_of(env.unwrapped.name),
+            "model": lambda env: model_of(env.unwrapped.game),
             "success": every_ending,
         }
         wanted = {"model": [*told], "states": [*told][:3] + ["success"], "nothing": ["success"]}
         return TextView(
-            tuple(self.game.actions),
+            self.game.actions,
             "{words}.{feedback}",
             lambda env, *_: {"words": env.unwrapped.game.words(env.unwrapped.state)},
             brief="{words}",
@@ -190,9 +189,13 @@ def moved_disc(pegs, action):
     return [(1.0, tuple(end if d == here[0] else peg for d, peg in enumerate(pegs)), -1e-4)]
 
 
-def turned(state, action, count):
-    right = action == (7 * state[0] + 3) % count
-    return [(1.0, (state[0], 1) if right else state, 0.0 if right else -1e4)]
+def dial(count):
+    def turned(state, action):
+        right = action == (7 * state[0] + 3) % count
+        return [(1.0, (state[0], 1) if right else state, 0.0 if right else -1e4)]
+
+    actions, first = (tuple(f"n{n}" for n in range(count)), tuple((n, 0) for n in range(count)))
+    return Game(actions, first, turned, lambda s: s[1] == 1, lambda s: f"code {s[0]}")
 
 
 def ladder(rung, action):
@@ -213,6 +216,28 @@ def stepped(cell, action):
     return [(1.0, there, float(there == 9))]
 
 
+def rooms(pit=None, coin=None, wind=0.0, tells="model"):
+    """Six cells in a row, the last of which is the way out, and where no action fails but by wind.
+
+    From the pit on nothing leads out; the coin, in the first cell, is taken once for so much.
+    """
+
+    def after(place, action):
+        cell, taken = place
+        reward, here = 0.0, [(wind, place, 0.0)] if wind else []
+        if action == 2 and cell != pit:
+            pays = coin is not None and not taken and cell == 0
+            taken, reward = int(taken or pays), float(coin) if pays else 0.0
+        elif cell != pit:
+            cell = max(0, cell + (1 if action else -1))
+            reward = float(cell == 5)
+        return [*here, (1.0 - wind, (cell, taken), reward)]
+
+    first = tuple((cell, taken) for cell in range(5) for taken in range(1 + bool(coin)))
+    actions, words = ("left", "right", "take"), named("Cell", "coin")
+    return Game(actions, first, after, lambda place: place[0] == 5, words, tells)
+
+
 def named(*names):
     return lambda state: ", ".join(f"{n} {v}" for n, v in zip(names, state, strict=True))
 
@@ -226,7 +251,7 @@ GAMES = {
         lambda s: " ".join(map(str, s)),
     ),
     "LightsOut": Game(
-        [f"press {n}" for n in range(1, 10)], ((1,) * 9,), switched, lambda s: not any(s),
+        tuple(f"press {n}" for n in range(1, 10)), ((1,) * 9,), switched, lambda s: not any(s),
         lambda s: " ".join("-o"[light] for light in s),
     ),
     "Box": Game(
@@ -239,10 +264,8 @@ GAMES = {
     ),
     "Hanoi": Game(PEGS, ((0, 0, 0),), moved_disc, lambda s: s == (2, 2, 2),
                   lambda s: " ".join("abc"[peg] for peg in s)),
-    "Dial30": Game([f"n{n}" for n in range(30)], tuple((n, 0) for n in range(30)),
-                   partial(turned, count=30), lambda s: s[1] == 1, lambda s: f"code {s[0]}"),
-    "Dial100": Game([f"n{n}" for n in range(100)], tuple((n, 0) for n in range(100)),
-                    partial(turned, count=100), lambda s: s[1] == 1, lambda s: f"code {s[0]}"),
+    "Dial30": dial(30),
+    "Dial100": dial(100),
     "Ladder": Game(("step", "jump"), (0,), ladder, lambda s: s == 6, lambda s: f"rung {s}"),
     "Jugs": Game(POURS, ((0, 0),), poured, lambda s: 4 in s, named("a", "b"), "states"),
     "Corridor": Game(
@@ -251,7 +274,7 @@ GAMES = {
     ),
 }  # fmt: skip
 for game in GAMES:
-    gym.register(f"others/{game}-v0", partial(Played, game))
+    gym.register(f"others/{game}-v0", partial(Played, GAMES[game]))
 
 BLACKJACK = TextView(
     ("stick", "hit"),

@@ -6,8 +6,6 @@ import json
 import shutil
 import ssl
 import subprocess
-import time
-from contextlib import suppress
 
 import pytest
 from engine_stand_in import Script, Server, answer, serving
@@ -99,48 +97,13 @@ def test_an_answer_without_end_or_measure_is_one_line(monkeypatch):
             assert server.asked == 1
 
 
-class Raw(Server):
-    """Writes what it likes."""
-
-    async def _connection(self, reader, writer):
-        with suppress(OSError, asyncio.IncompleteReadError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
-                await self.write(writer, head, json.loads(await reader.readexactly(length)))
-                await writer.drain()
-
-
-def written(content):
-    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content)
-
-
-class Dripping(Raw):
-    """A byte now and then, each of them in time."""
-
-    async def write(self, writer, head, asked):
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        while True:
-            writer.write(b" ")
-            await writer.drain()
-            await asyncio.sleep(0.02)
-
-
-def test_an_answer_that_drips_is_given_up_in_the_time_of_one(monkeypatch):
-    with serving(Dripping()) as server:
-        start = time.monotonic()
-        with pytest.raises(ServerError, match=r"[\d,]+ bytes of an answer that did not end"):
-            ask(server, timeout_seconds=0.3)
-        assert time.monotonic() - start < 10
-
-
-class Late(Raw):
+class Late(Server):
     """The first answer comes after its time."""
 
-    async def write(self, writer, head, asked):
-        if asked["row"] == 0:
+    async def answer(self, path, headers, body):
+        if json.loads(body)["row"] == 0:
             await asyncio.sleep(1.0)
-        writer.write(written(json.dumps({"row": asked["row"]}).encode()))
+        return 200, {}, body
 
 
 def test_an_answer_that_comes_too_late_is_not_that_of_the_next_row():

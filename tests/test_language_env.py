@@ -10,12 +10,7 @@ import pytest
 
 import lactchain.environments.language as language
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.environments.language import (
-    LanguageEnv,
-    TextView,
-    language_env,
-    make_language_env,
-)
+from lactchain.environments.language import LanguageEnv, language_env, make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
 from lactchain.worlds.gridworld import GridWorld
@@ -255,61 +250,11 @@ def test_what_does_not_fit_together_is_a_configuration_error(kwargs, message):
         language_env(**kwargs)
 
 
-def test_continuous_actions_are_a_configuration_error():
-    with pytest.raises(ConfigError, match="discrete actions"):
-        LanguageEnv(gym.make("Pendulum-v1"), TextView(("push",), "", lambda *_: {}))
-
-
 @pytest.mark.parametrize("template", ["{x} {z}", "{}", "{x:q}"])
 def test_a_template_that_cannot_be_filled_in_is_a_configuration_error(template):
     told = rf"template: expected fields out of .*'feedback'\], got {re.escape(repr(template))}"
     with pytest.raises(ConfigError, match=told):
         language_env(template=template).reset(seed=0)
-
-
-def car_in_text():
-    def describe(env, observation, info):
-        return {"position": f"{observation[0]:.2f}"}
-
-    view = TextView(("push left", "wait", "push right"), "The car is at {position}.", describe)
-    return LanguageEnv(gym.make("MountainCar-v0"), view)
-
-
-def test_a_view_of_another_environment_works_by_its_registered_id(monkeypatch):
-    spec = gym.envs.registration.EnvSpec("my/MountainCarText-v0", car_in_text)
-    monkeypatch.setitem(gym.registry, spec.id, spec)
-    env = make_language_env(EnvironmentConfig(id=spec.id, max_chains=3))
-    text, info = env.reset(seed=1)
-    assert text.startswith("The car is at -0.")
-    assert info["state"] == {"seed": 1, "played": []}
-    after, reward, _, _, info = env.step('["push right", "wait"]')
-    assert (reward, info["executed"]) == (-2.0, ["push right", "wait"])
-    assert info["state"] == {"seed": 1, "played": [2, 1]}
-    assert env.reset(options={"state": info["state"]})[0] == after
-    with pytest.raises(ValueError, match="state: expected a seed, and what was played"):
-        env.reset(options={"state": {}})
-
-
-class Spoken(gym.Env):
-    """It hears words, and says which was heard."""
-
-    observation_space = action_space = gym.spaces.Text(20)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return "speak", {}
-
-    def step(self, action):
-        return action, 0.0, False, False, {}
-
-
-def test_a_world_whose_actions_are_texts_and_whose_view_has_no_states_is_not_put_back():
-    env = LanguageEnv(Spoken(), extractor="utterance")
-    assert env.reset(seed=0)[1]["state"] is None
-    with pytest.raises(ConfigError, match="states"):
-        env.view_states()
-    with pytest.raises(ConfigError, match="set_state"):
-        env.reset(options={"state": {}})
 
 
 def test_other_options_reach_the_environment():

@@ -11,11 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from openenv_servers import running
+from openenv_servers import ask, reset, running, said, session, step
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from websockets.sync.client import connect
 
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.episodes import Episode
@@ -102,36 +101,16 @@ def test_what_counts_or_reads_otherwise_than_the_server_is_refused(grid):
         begin(env, {}, 3, "dev")
 
 
-def ask(url, *messages):
-    """The replies of a new session to messages, one by one."""
-    replies = []
-    with connect(f"ws{url[4:]}/ws") as session:
-        for message in messages:
-            session.send(json.dumps(message) if isinstance(message, dict) else message)
-            replies.append(json.loads(session.recv()))
-    return replies
-
-
-def reset(**data):
-    return {"type": "reset", "data": data}
-
-
-def step(text):
-    return {"type": "step", "data": {"text": text}}
-
-
 def test_sessions_of_one_task_or_seed_begin_alike_and_play_on_their_own(grid):
     env = make_language_env(GRID)
     for data in ({"index": 3, "split": "test"}, {"seed": 7}, {"index": 5}):
         starts = [ask(grid, reset(**data))[0]["data"]["observation"] for _ in range(8)]
         assert starts == [starts[0]] * 8
     begin_there = reset(index=3, split="test")
-    with connect(f"ws{grid[4:]}/ws") as other:
-        other.send(json.dumps(begin_there))
-        begun = json.loads(other.recv())["data"]
+    with session(grid) as other:
+        begun = said(other, begin_there)["data"]
         first, moved = (reply["data"] for reply in ask(grid, begin_there, step('["turn left"]')))
-        other.send('{"type": "state"}')
-        state = json.loads(other.recv())["data"]
+        state = said(other, {"type": "state"})["data"]
     held_back = [s for s in env.start_states() if s in env.held_back]
     assert begun == first and state["state"] == held_back[3]
     assert moved["metadata"]["state"] != state["state"] and state["step_count"] == 0
@@ -140,17 +119,20 @@ def test_sessions_of_one_task_or_seed_begin_alike_and_play_on_their_own(grid):
 def test_a_time_limit_is_no_ending_and_success_stands_apart_from_the_reward(grid):
     left = '["turn left"]'
     *_, cut = ask(grid, reset(seed=1), step(left), step(left), step(left), step(left))
-    said = cut["data"]
-    assert said["done"] and said["observation"]["truncated"] and not said["metadata"]["terminated"]
-    assert not said["observation"]["success"] and said["reward"] == -0.125
+    told = cut["data"]
+    assert told["done"] and told["observation"]["truncated"] and not told["metadata"]["terminated"]
+    assert not told["observation"]["success"] and told["reward"] == -0.125
     env = make_language_env(GRID)
     text, _ = env.reset(seed=1)
     *_, well = ask(grid, reset(seed=1), step(OptimalChains(env).complete(text, 0)))
-    said = well["data"]["observation"]
-    assert well["data"]["done"] and said["success"] and not said["truncated"]
+    told = well["data"]["observation"]
+    assert well["data"]["done"] and told["success"] and not told["truncated"]
     # What a client has read of a completion as JSON counts as what was written.
     (_, listed), (_, written) = (ask(grid, reset(seed=1), step(t)) for t in (["turn left"], left))
     assert listed == written
+
+
+NO_TEXTS = (3, None, True, {"text": "x"}, 0.5)
 
 
 def test_what_is_not_understood_is_an_error_in_words_and_the_session_goes_on(grid):
@@ -173,6 +155,8 @@ def test_what_is_not_understood_is_an_error_in_words_and_the_session_goes_on(gri
         (step("early"), "VALIDATION_ERROR", "expected a reset before it"),
         ({"type": "step", "data": {"txt": "x"}}, "VALIDATION_ERROR", "expected the field text"),
         (reset(seed=1), None, None),
+        *((step(text), "VALIDATION_ERROR", "text: expected a text") for text in NO_TEXTS),
+        (step('["turn left"]'), None, None),
     ]
     replies = ask(grid, *(message for message, *_ in wrong))
     for reply, (_, code, words) in zip(replies, wrong, strict=True):
@@ -185,12 +169,12 @@ def test_a_fault_of_a_world_is_told_and_the_session_goes_on(monkeypatch):
     env = make_language_env(SLIPPERY)
     monkeypatch.setattr(type(env.env.unwrapped), "step", lambda self, action: [][0])
     messages = (reset(seed=1), step('["left"]'), reset(seed=1))
-    session = Session(env, {})
-    replies = [json.loads(session.answer(json.dumps(message))) for message in messages]
+    player = Session(env, {})
+    replies = [json.loads(player.answer(json.dumps(message))) for message in messages]
     assert [reply["type"] for reply in replies] == ["observation", "error", "observation"]
-    said = replies[1]["data"]["message"]
-    assert "raised IndexError: list index out of range" in said
-    assert said.endswith("(seed 1, last action 0)")
+    words = replies[1]["data"]["message"]
+    assert "raised IndexError: list index out of range" in words
+    assert words.endswith("(seed 1, last action 0)")
 
 
 def get(url, data=None):
@@ -222,7 +206,7 @@ def test_a_full_server_says_so_and_a_world_is_asked_anew_by_each_that_is_made_of
     served = Served(GRID, max_sessions=1)
     with running(served.app()) as url:
         with (
-            connect(f"ws{url[4:]}/ws"),
+            session(url),
             pytest.raises(EnvironmentFault, match="1 sessions are taken"),
         ):
             make_language_env(there(url)).reset(seed=0)

@@ -6,111 +6,30 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
+from other_worlds import Played, rooms
 from script_setups import build_weights, config_of, run_here
 
-from lactchain import EnvironmentConfig, LanguageEnv, OptimalChains, TextView
+from lactchain import EnvironmentConfig, LanguageEnv, OptimalChains
 from lactchain.data.episodes import all_episodes
 from lactchain.data.exact_values import greedy_share
 from lactchain.data.rollouts import Rollouts, collect, episode_results
 from lactchain.environments.exact import TabularModel, goes_by_reward, optimal_chains
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RandomChains
-from lactchain.environments.views import every_ending, tabular_model
+from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
 from lactchain.inspection.run_view import open_run
 from lactchain.stages.sizing import target_of
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.stages.world_size import BY_PLAY, measure_world
 
-ACTIONS = ("left", "right", "take")
-
-
-class Rooms(gym.Env):
-    """Cells in a row. `pit`: from there on nothing leads out. `coin`: taken once for so much.
-
-    `wind`: a step may fail. States hold a list, as a board does.
-    """
-
-    observation_space = spaces.Box(0, 99, (2,), np.int64)
-    action_space = spaces.Discrete(3)
-
-    def __init__(self, length=6, pit=None, coin=None, wind=0.0):
-        self.length, self.pit, self.coin, self.wind = length, pit, coin, wind
-        self.cell, self.taken = 1, 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        if options and "state" in options:
-            self.cell, self.taken = options["state"]["at"]
-        else:
-            self.cell, self.taken = int(self.np_random.integers(self.length - 1)), 0
-        return np.array([self.cell, self.taken]), {}
-
-    def outcome(self, cell, taken, action):
-        """Cell, coin and reward after an action that does not fail."""
-        if self.pit is not None and cell == self.pit:
-            return cell, taken, 0.0
-        if action == 2:
-            pays = self.coin is not None and not taken and cell == 0
-            return cell, int(taken or pays), float(self.coin) if pays else 0.0
-        moved = max(0, cell + (1 if action else -1))
-        return moved, taken, 1.0 if moved == self.length - 1 else 0.0
-
-    def step(self, action):
-        reward = 0.0
-        if not (self.wind and self.np_random.random() < self.wind):
-            self.cell, self.taken, reward = self.outcome(self.cell, self.taken, int(action))
-        return np.array([self.cell, self.taken]), reward, self.cell == self.length - 1, False, {}
-
-
-def states(env):
-    world = env.unwrapped
-    return [{"at": [c, t]} for c in range(world.length - 1) for t in range(1 + bool(world.coin))]
-
-
-def model(env):
-    world = env.unwrapped
-    known = [*states(env), *({"at": [world.length - 1, t]} for t in (0, 1))]
-    number = {json.dumps(state): row for row, state in enumerate(known)}
-    ended = np.array([state["at"][0] == world.length - 1 for state in known])
-    after, reward = (np.zeros((len(known), 3, 1), kind) for kind in (int, float))
-    for row, state in enumerate(known):
-        for action in range(3):
-            cell, taken, earned = (*state["at"], 0.0)
-            if not ended[row]:
-                cell, taken, earned = world.outcome(*state["at"], action)
-            after[row, action] = number[json.dumps({"at": [cell, taken]})]
-            reward[row, action] = earned
-    return TabularModel(after, np.ones(after.shape), reward, ended, ended, tuple(known))
-
-
-def view(**more):
-    known = {
-        "get_state": lambda e: {"at": [e.unwrapped.cell, e.unwrapped.taken]},
-        "set_state": lambda e, state: e.reset(options={"state": state}),
-        "states": states,
-        "success": every_ending,
-    }
-    return TextView(
-        ACTIONS,
-        "Cell {cell}, coin {coin}.{feedback}",
-        lambda env, observation, info: {"cell": observation[0], "coin": observation[1]},
-        **known | more,
-    )
-
 
 @pytest.fixture
 def world(monkeypatch):
     """Registers a world of rooms, and gives its configuration."""
 
-    def register(exact=True, speaks=True, **rooms):
-        more = {"model": model} if exact else {}
-        if not speaks:
-            more |= {"get_state": None, "set_state": None, "states": None}
-        spec = gym.envs.registration.EnvSpec(
-            "rooms/Rooms-v0", lambda: LanguageEnv(Rooms(**rooms), view(**more), max_chains=40)
-        )
+    def register(**kinds):
+        spec = gym.envs.registration.EnvSpec("rooms/Rooms-v0", lambda: Played(rooms(**kinds)))
         monkeypatch.setitem(gym.registry, "rooms/Rooms-v0", spec)
         return EnvironmentConfig("rooms/Rooms-v0", max_chain_length=4)
 
@@ -163,7 +82,7 @@ def test_optimal_means_what_earns_most(world):
     """From cell 2 the coin is two steps back: 5 for it, and 1 for the end seven steps later."""
     env = make_language_env(replace(world(coin=5), max_chain_length=9))
     table = tabular_model(env.env, env.view)
-    assert goes_by_reward(table) and not goes_by_reward(tabular_model(Rooms(), view(model=model)))
+    assert goes_by_reward(table) and not goes_by_reward(tabular_model(Played(rooms())))
     chains = dict(
         zip(map(json.dumps, table.non_terminal_states), optimal_chains(table, 9), strict=True)
     )
@@ -203,10 +122,10 @@ def test_in_shipped_worlds_the_shortest_path_is_best(env_id):
 # --- worlds without an exact model ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("speaks", [True, False])
-def test_play_measures_a_world_as_its_model_does(world, speaks):
+@pytest.mark.parametrize("tells", ["states", "nothing"])
+def test_play_measures_a_world_as_its_model_does(world, tells):
     """Neither luck nor what is said of the last completion makes it another."""
-    known, played = measure_world(world()), measure_world(world(exact=False, speaks=speaks))
+    known, played = measure_world(world()), measure_world(world(tells=tells))
     assert played.source == BY_PLAY and not played.has_chance
     assert (played.num_states, played.longest_path) == (known.num_states, known.longest_path)
     assert played.path_length == pytest.approx(known.path_length)
@@ -215,12 +134,12 @@ def test_play_measures_a_world_as_its_model_does(world, speaks):
 
 @pytest.mark.parametrize("wind", [0.1, 0.5])
 def test_chance_shows_by_what_the_same_action_leads_to(world, wind):
-    size = measure_world(world(exact=False, wind=wind))
+    size = measure_world(world(tells="states", wind=wind))
     assert size.has_chance and target_of(size) == {}
 
 
 def test_without_a_model_random_chains_are_cloned(world, caplog):
-    env = make_language_env(world(exact=False))
+    env = make_language_env(world(tells="states"))
     examples = behavior_examples(env, BehaviorConfig(num_chains=40), 0)
     assert len(examples) == 40 and "random chains are cloned" in caplog.text
     assert all(env.extractor.parse(action.text).actions for _, action in examples)
@@ -231,8 +150,11 @@ def test_without_a_model_random_chains_are_cloned(world, caplog):
 
 @pytest.mark.parametrize("names", [("左へ", "右へ", "取る"), ("à gauche", "à droite", "prends")])
 def test_a_history_remembers_letters_of_any_language(names):
-    own = replace(view(), action_names=names, template="Zelle südlich {cell}.{feedback}")
-    env = LanguageEnv(Rooms(), own, extractor="json_list", history=3)
+    played = Played(rooms())
+    own = replace(
+        played.text_view(), action_names=names, template="Zelle südlich {words}.{feedback}"
+    )
+    env = LanguageEnv(played, own, extractor="json_list", history=3)
     env.reset(seed=0)
     completion = json.dumps([names[0]], ensure_ascii=False)
     text, *_ = env.step(completion)
@@ -243,24 +165,13 @@ def test_a_history_remembers_letters_of_any_language(names):
 # --- worlds that cannot be put back --------------------------------------------------------------
 
 
-@pytest.fixture
-def blackjack(monkeypatch):
-    """The example of the README: no states, no success, a hidden card, and dice."""
-    words = TextView(
-        ("stick", "hit"),
-        "You hold {mine}, the dealer shows {dealer}.{feedback}",
-        lambda env, observation, info: {"mine": observation[0], "dealer": observation[1]},
-    )
-    spec = gym.envs.registration.EnvSpec(
-        "my/Blackjack-v0", lambda: LanguageEnv(gym.make("Blackjack-v1"), words)
-    )
-    monkeypatch.setitem(gym.registry, "my/Blackjack-v0", spec)
-    return EnvironmentConfig("my/Blackjack-v0", max_chain_length=2)
+BLACKJACK = EnvironmentConfig("others/Blackjack-v0", max_chain_length=2)
+"""The example of the README: no states, no success, a hidden card, and dice."""
 
 
-def test_a_state_is_the_seed_and_what_was_played_since(blackjack):
-    env = make_language_env(blackjack)
-    episodes = collect(RandomChains(env.grammar), blackjack, 60)
+def test_a_state_is_the_seed_and_what_was_played_since():
+    env = make_language_env(BLACKJACK)
+    episodes = collect(RandomChains(env.grammar), BLACKJACK, 60)
     assert len({episode.infos[0]["state"]["seed"] for episode in episodes}) == 60
     longer = [episode for episode in episodes if len(episode) > 1]
     assert len(longer) > 5
@@ -273,33 +184,35 @@ def test_a_state_is_the_seed_and_what_was_played_since(blackjack):
     assert env.start_states()[7] == {"seed": 7, "played": []}
 
 
-def test_hidden_cards_and_dice_are_chance_and_texts_are_what_is_counted(blackjack):
-    size = measure_world(blackjack)
+def test_hidden_cards_and_dice_are_chance_and_texts_are_what_is_counted():
+    size = measure_world(BLACKJACK)
     assert size.has_chance and not size.tells_success and target_of(size) == {}
     # 4 to 21 in the hand (those below 12 with less than an ace), 1 to 10 on the table
     assert 100 < size.num_states < 300 and size.num_actions == 2
 
 
 def test_a_world_whose_dice_know_no_seed_is_refused(world, monkeypatch):
-    config = world(exact=False, speaks=False, wind=0.5)
+    config = world(tells="nothing", wind=0.5)
     rolls = np.random.default_rng(0)
-    monkeypatch.setattr(Rooms, "np_random", property(lambda _: rolls))
+    monkeypatch.setattr(Played, "np_random", property(lambda _: rolls))
     with pytest.raises(ConfigError, match="expected a world that can be put back where it was"):
         measure_world(config)
 
 
-def test_a_place_to_go_on_from_must_lie_within_an_episode(blackjack):
-    env = make_language_env(blackjack)
+def test_a_place_to_go_on_from_must_lie_within_an_episode():
+    env = make_language_env(BLACKJACK)
     with pytest.raises(ValueError, match="expected one in which no episode is over"):
         env.env.reset(options={"state": {"seed": 0, "played": [0]}})
+    with pytest.raises(ValueError, match="state: expected a seed, and what was played"):
+        env.reset(options={"state": {}})
 
 
 def test_pairs_are_asked_at_texts_of_episodes_where_no_states_are_listed(world, tmp_path):
     weights = build_weights(tmp_path / "weights")
     config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
     evaluation = replace(config.evaluation, num_starts=20)
-    rooms = world(exact=False, speaks=False)
-    run_here("run_pipeline", replace(config, environment=rooms, evaluation=evaluation))
+    played = world(tells="nothing")
+    run_here("run_pipeline", replace(config, environment=played, evaluation=evaluation))
     pairs = open_run(tmp_path / "run" / "round_1" / "simpo").pairs
     assert any(pair.state["played"] for pair in pairs)
     assert len(open_run(tmp_path / "run").episodes["after"]) == 20

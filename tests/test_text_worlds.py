@@ -123,12 +123,6 @@ def test_a_history_holds_the_newest_observations_and_completions(history, comple
     assert env.reset()[0] == "0\n"
 
 
-def test_items_of_a_history_stand_on_lines_of_their_own():
-    env = LanguageEnv(Counter(), counter_view(template="{count}"), history=0)
-    env.reset()
-    assert env.step('["move up", "move up"]')[0] == '0\n["move up", "move up"]\n2'
-
-
 def test_a_history_stays_in_its_space():
     env = LanguageEnv(Counter(), counter_view(), history=0, max_chains=99, max_text_length=30)
     _, info = env.reset()
@@ -189,6 +183,15 @@ def test_a_world_that_speaks_text_needs_no_view(monkeypatch):
     assert text.endswith(f"You said {wrong}.{INVALID_FEEDBACK}")
     _, reward, terminated, _, info = env.step(right)
     assert (reward, terminated, info["success"]) == (1.0, True, None)
+
+
+def test_a_text_world_without_states_is_not_put_back():
+    env = LanguageEnv(Guess(), extractor="utterance")
+    assert env.reset(seed=0)[1]["state"] is None
+    with pytest.raises(ConfigError, match="states"):
+        env.view_states()
+    with pytest.raises(ConfigError, match="set_state"):
+        env.reset(options={"state": {}})
 
 
 def test_what_a_text_world_says_at_length_is_heard_to_the_end():

@@ -183,15 +183,6 @@ def test_the_hidden_word_is_drawn_anew_among_those_that_fit():
     assert all(0.21 < share < 0.29 for share in shares.values())
 
 
-def test_several_guesses_may_stand_in_one_completion():
-    env = language_env("lactchain/Wordle-v0", {"words": WORDS})
-    env.reset(options=state(shirt="ggggb"))
-    text, reward, terminated, _, info = env.step('["m o t t o", "s h i r e", "g e e s e"]')
-    assert terminated and info["executed"] == ["m o t t o", "s h i r e"]
-    assert text == board_text(["shirt", "motto", "shire"], ["ggggb", "bbbbb", "ggggg"])
-    assert reward == -1
-
-
 def test_the_numbers_tell_what_the_text_tells():
     env = Wordle(words=WORDS)
     observation, info = env.reset(options=state(motto="bbbbb", creep="bbgyb"))
