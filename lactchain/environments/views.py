@@ -211,7 +211,7 @@ def shipped_view(world: gym.Env) -> TextView:
     if hasattr(world, "text_view"):
         return world.text_view()
     if isinstance(world.observation_space, spaces.Text):
-        return TextView((), "{observation}{feedback}", _describe_text)
+        return TextView((), "{observation}{feedback}", describe_text)
     raise ConfigError(
         f"{world}: no text view is shipped for this environment; give its class a method text_view,"
         " or write a TextView and register a LanguageEnv with it (see docs/extending.md)"
@@ -227,7 +227,8 @@ def tabular_model(env: gym.Env, view: TextView | None = None) -> TabularModel:
     return view.model(env)
 
 
-def _describe_text(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
+def describe_text(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
+    """`TextView.describe` of worlds that speak text themselves."""
     return {"observation": observation}
 
 

@@ -55,7 +55,7 @@ class ForeignWorld(gym.Env[str, str]):
     ## Arguments
     - `name`: what its own package calls it.
     - `kwargs`: of the game, as its own `make` takes them.
-    - `success_reward`: the last reward of a game that was won.
+    - `success_reward`: the last reward of a game that was won; None: 1, but for `GemWorld`.
     - `transcript`: whether an observation is all that was said, or what was said last; then
       `environment.history` can keep as much of it as there is room for.
 
@@ -70,11 +70,13 @@ class ForeignWorld(gym.Env[str, str]):
         self,
         name: str,
         kwargs: Mapping[str, Any] | None = None,
-        success_reward: float = 1.0,
+        success_reward: float | None = None,
         transcript: bool = True,
     ) -> None:
         self.name, self.kwargs = name, dict(kwargs or {})
-        self.success_reward, self.transcript = success_reward, transcript
+        self.is_told_success = success_reward is not None
+        self.success_reward = success_reward if self.is_told_success else 1.0
+        self.transcript = transcript
         self.success = False
         self._said: list[str] = []
         self._dice = _dice(0)
@@ -224,18 +226,6 @@ class GemWorld(ForeignWorld):
 
     package = "gem"
 
-    def __init__(
-        self,
-        name: str,
-        kwargs: Mapping[str, Any] | None = None,
-        success_reward: float | None = None,
-        transcript: bool = True,
-    ) -> None:
-        self._pays_in_parts = success_reward is None
-        super().__init__(
-            name, kwargs, 1.0 if success_reward is None else success_reward, transcript
-        )
-
     def begin(self, seed: int) -> str:
         """Begins a game."""
         text, info = self.game.reset(seed=seed)
@@ -246,7 +236,7 @@ class GemWorld(ForeignWorld):
         text, reward, terminated, truncated, info = self.game.step(said)
         if text == ANSWERED:
             return Reply("", reward, True, won=reward >= self.success_reward)
-        won = reward > 0 if self._pays_in_parts else reward >= self.success_reward
+        won = reward >= self.success_reward if self.is_told_success else reward > 0
         over = bool(terminated or truncated)
         return Reply(text if over else _with_suffix(text, info), reward, over, bool(truncated), won)
 

@@ -7,15 +7,13 @@ list of completions to rank, and no exact model.
 
 import logging
 import string
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from operator import attrgetter
 
-import gymnasium as gym
 from gymnasium import spaces
 
 from lactchain.environments.checks import AnyText
-from lactchain.environments.views import TextView
+from lactchain.environments.views import TextView, describe_text
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +44,10 @@ HEARD = AnyText(256, min_length=0, charset=string.printable)
 
 def spoken_view() -> TextView:
     """The view of a world that speaks, and whose `success` says how its episode ended."""
-    return TextView((), "{observation}{feedback}", describe, success=success, max_chains=MAX_CHAINS)
-
-
-def describe(env: gym.Env, observation: str, info: Mapping[str, Any]) -> dict[str, object]:
-    """`TextView.describe` of these worlds."""
-    return {"observation": observation}
-
-
-def success(env: gym.Env) -> bool:
-    """`TextView.success` of these worlds."""
-    return env.unwrapped.success
+    success = attrgetter("unwrapped.success")
+    return TextView(
+        (), "{observation}{feedback}", describe_text, success=success, max_chains=MAX_CHAINS
+    )
 
 
 def shown(text: str, world: str) -> str:

@@ -11,7 +11,9 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,15 +25,7 @@ from websockets.sync.client import connect
 from lactchain.environments.views import State, TextView, reset_into
 from lactchain.errors import ConfigError, EnvironmentFault, LactChainError
 from lactchain.types import ChainGrammar
-from lactchain_extras.ecosystems.free_text import (
-    HEARD,
-    SAID,
-    describe,
-    say_once,
-    shown,
-    spoken_view,
-    success,
-)
+from lactchain_extras.ecosystems.free_text import HEARD, SAID, say_once, shown, spoken_view
 from lactchain_extras.serving.transport import RefusedError, Unfinished, text_of
 
 HIDDEN = {"metadata", "system_prompt", "truncated", "success", "done", "reward"}
@@ -136,13 +130,12 @@ class OpenEnvWorld(gym.Env[str, str]):
             raise TypeError(f"action_names: expected a list of texts, got {names!r:.60}")
         grammar["action_names"] = tuple(names)
         listed = {"states": _states} if self.manifest["tasks"] else {}
-        return TextView(
-            grammar["action_names"],
-            "{observation}",
-            describe,
-            get_state=_state,
+        return replace(
+            spoken_view(),
+            action_names=grammar["action_names"],
+            template="{observation}",
+            get_state=attrgetter("unwrapped.state"),
             set_state=reset_into,
-            success=success,
             reads=ChainGrammar(**grammar),
             max_chains=self.manifest["max_chains"],
             **listed,
@@ -325,10 +318,6 @@ def _check_seeds(
     first, second = (reset({**arguments, "seed": 0})["observation"] for _ in range(2))
     if first != second:
         say_once(f"{url}: does not keep to seeds, so players of one seed begin in different states")
-
-
-def _state(env: gym.Env) -> State | None:
-    return env.unwrapped.state
 
 
 def _states(env: gym.Env) -> list[State]:
