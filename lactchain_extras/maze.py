@@ -1,6 +1,7 @@
 """The maze of LMRL-Gym (Abdulhai et al. 2023): rules, words, and the scripted policy."""
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +11,7 @@ from gymnasium import spaces
 from lactchain.environments.checks import at_least_one
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import RowPolicy
-from lactchain.environments.views import State, TextView, fresh
+from lactchain.environments.views import State, TextView
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.types import Reward
 from lactchain.worlds.cells import (
@@ -260,10 +261,8 @@ class Maze(CellWorld):
         reward, bumped, self.state = self.tables.outcome(self.state, action)
         return self._outcome(reward, bumped)
 
-    def render(self) -> str | np.ndarray:
-        """The maze in pixels, or in characters: `@` the agent, `G` the goal, `#` walls."""
-        if self.render_mode == "rgb_array":
-            return self._pixels()
+    def _characters(self) -> str:
+        """`@` the agent, `G` the goal, `#` walls."""
         rows = [["." if free else "#" for free in row] for row in self.tables.free]
         for (row, column), mark in ((self.tables.goal, "G"), (self._observation(), "@")):
             rows[row][column] = mark
@@ -278,12 +277,12 @@ class Maze(CellWorld):
         walls (a sentence), sides (the walls as letters, `R L A B`).
         """
         return cell_view(
+            slice(None, None, -1),  # x first
             action_names=ACTION_NAMES,
             template="The goal is at position {goal_row}, {goal_column}."
             " Your current position is at position {row}, {column}. {walls}\n",
             describe=_describe,
-            position=_position,
-            success=_succeeded,
+            success=attrgetter("unwrapped.succeeded"),
             step_takes_text=True,
             invalid_wipes_history=True,
             ending=_ending,
@@ -301,16 +300,6 @@ class Maze(CellWorld):
 
     def _info(self, bumped: bool) -> dict[str, Any]:
         return {"bumped": bumped, "failed": self.failed}
-
-    def _pixels(self) -> np.ndarray:
-        from lactchain.worlds.canvas import AGENT, floor
-
-        height, width = self.tables.free.shape
-        walls = np.argwhere(~self.tables.free)[:, ::-1].tolist()
-        canvas = floor(width, height, walls, self.tables.goal[::-1])
-        row, column = self._observation().tolist()
-        canvas.disc(column + 0.5, row + 0.5, 0.3, AGENT)
-        return canvas.pixels()
 
 
 class LegalMoves(RowPolicy):
@@ -350,15 +339,6 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) ->
 def _spelled(number: int) -> str:
     """Digit by digit: 10 reads `1 0`."""
     return " ".join(str(number))
-
-
-@fresh
-def _position(env: gym.Env) -> list[int]:
-    return env.unwrapped.tables.observations[env.unwrapped.state, ::-1].tolist()
-
-
-def _succeeded(env: gym.Env) -> bool:
-    return env.unwrapped.succeeded
 
 
 def _ending(env: gym.Env) -> str:

@@ -11,6 +11,7 @@ from contextlib import redirect_stdout
 from copy import deepcopy
 from functools import cached_property
 from io import StringIO
+from operator import attrgetter
 from typing import Any
 
 import gymnasium as gym
@@ -139,7 +140,7 @@ class MiniGrid(gym.Env[np.ndarray, int]):
             set_state=reset_into,
             states=_tasks,
             position=_position,
-            success=_won,
+            success=attrgetter("unwrapped.won"),
             max_chains=16,
             rare_words=" ".join((*COLOR_NAMES, "key ball box door open closed locked goal")),
             policies={"bot": Bot} if is_babyai else {},
@@ -279,10 +280,6 @@ def _tasks(env: gym.Env) -> list[State]:
 def _position(env: gym.Env) -> list[int]:
     level = env.unwrapped.level
     return [*map(int, level.agent_pos), (int(level.agent_dir) + 1) % 4]
-
-
-def _won(env: gym.Env) -> bool:
-    return env.unwrapped.won
 
 
 class Bot(RowPolicy):

@@ -7,7 +7,6 @@ stuck.
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import product
 from math import comb
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from lactchain.environments.checks import at_least_one
-from lactchain.environments.views import State, TextView, fresh
+from lactchain.environments.views import State, TextView
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.worlds.cells import CellTables, CellWorld, cell_view, neighbours, reachable
 
@@ -260,10 +259,7 @@ class Sokoban(CellWorld):
         super().__init__(tables_of(**world), max_steps, render_mode)
         self.observation_space = spaces.Box(0, len(LETTERS) - 1, (self.tables.size**2,), np.uint8)
 
-    def render(self) -> str | np.ndarray:
-        """The room in pixels, or in letters."""
-        if self.render_mode == "rgb_array":
-            return self._pixels()
+    def _characters(self) -> str:
         return written(self.drawn)
 
     def text_view(self) -> TextView:
@@ -274,12 +270,12 @@ class Sokoban(CellWorld):
         """
         size = self.tables.size
         return cell_view(
+            slice(1, 3),
             action_names=("up", "right", "down", "left"),
             template="Push every box ($) onto a target (.). You are @, or + on a target; * is a box"
             " on a target, # a wall, - floor:\n{map}{feedback}",
             brief="{cells}",
             describe=_describe,
-            position=_position,
             bump_feedback=" Something was in the way.",
             max_chains=8,  # of some actions each: who needs more has got stuck
             picture=Picture(size, size, _Scenes(self.tables)),
@@ -293,23 +289,6 @@ class Sokoban(CellWorld):
     def _observation(self) -> np.ndarray:
         return self.drawn.flatten()
 
-    def _pixels(self) -> np.ndarray:
-        from lactchain.worlds.canvas import AGENT, FLAG, LINE, Canvas
-        from lactchain.worlds.canvas import WALL as STONE
-
-        canvas = Canvas(self.tables.size, self.tables.size)
-        for (y, x), held in np.ndenumerate(self.drawn):
-            canvas.box(x, y, STONE if held == WALL else None)
-            if held in (TARGET, PLACED, PLAYER_ON):
-                canvas.disc(x + 0.5, y + 0.5, 0.42, LINE)
-            if held in (BOX, PLACED):
-                corners = product((0.25, 0.75), repeat=2)
-                a, b, c, d = ((x + across, y + down) for across, down in corners)
-                canvas.polygon((a, b, d, c), FLAG)
-            if held in (PLAYER, PLAYER_ON):
-                canvas.disc(x + 0.5, y + 0.5, 0.25, AGENT)
-        return canvas.pixels()
-
 
 def written(drawn: np.ndarray, between: str = "") -> str:
     """A map in letters, row by row."""
@@ -319,11 +298,6 @@ def written(drawn: np.ndarray, between: str = "") -> str:
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
     drawn = env.unwrapped.drawn
     return {"map": written(drawn), "cells": written(drawn[1:-1, 1:-1], " ")}
-
-
-@fresh
-def _position(env: gym.Env) -> list[int]:
-    return env.unwrapped.tables.observations[env.unwrapped.state, 1:3].tolist()
 
 
 class _Scenes:

@@ -14,9 +14,9 @@ from lactchain.data.episodes import Episode
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
-from lactchain.worlds.canvas import AGENT, CELL, FLAG, PAPER, WALL
+from lactchain.worlds.canvas import AGENT, CELL, FILLS, FLAG, PAPER, WALL
 from lactchain_extras.films import Frame, NotingPolicy, film, write_gif
-from lactchain_extras.wordle.words import COLOURS
+from lactchain_extras.wordle.env import KINDS
 
 GRID = EnvironmentConfig(kwargs={"size": 3, "walls": [(1, 0)]})
 DRAWN_GRID = replace(GRID, kwargs={**GRID.kwargs, "render_mode": "rgb_array"})
@@ -66,7 +66,7 @@ SHOWN = {
     ),
     "a board": (
         "lactchain/Wordle-v0", {}, BOARD,
-        {(n + 0.1, 0.1): COLOURS[mark] for n, mark in enumerate("gbbby")}
+        {(n + 0.1, 0.1): FILLS[KINDS[mark]] for n, mark in enumerate("gbbby")}
         | {(0.5, 1.5): WALL, (0.5, 2.5): PAPER},
     ),
 }  # fmt: skip

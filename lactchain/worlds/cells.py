@@ -1,7 +1,7 @@
 """Worlds of free cells and walls: their dynamics as arrays, and what their views share."""
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import gymnasium as gym
@@ -87,7 +87,7 @@ class CellTables:
 
 
 class CellWorld(gym.Env[np.ndarray, int]):
-    """A world that plays its `CellTables`; a subclass makes them, and draws itself.
+    """A world that plays its `CellTables`; a subclass makes them, and says how it looks.
 
     Attributes:
         max_steps: actions after which an episode is truncated.
@@ -124,6 +124,14 @@ class CellWorld(gym.Env[np.ndarray, int]):
         terminated = self.tables.terminal.item(self.state)
         truncated = self.num_steps >= self.max_steps and not terminated
         return self._observation(), reward, terminated, truncated, self._info(bumped)
+
+    def render(self) -> str | np.ndarray:
+        """The state in pixels, or in characters."""
+        if self.render_mode != "rgb_array":
+            return self._characters()
+        from lactchain.worlds.canvas import pixels
+
+        return pixels(self)
 
     def _check(self, action: int) -> None:
         if not 0 <= action < self._num_actions:
@@ -201,15 +209,20 @@ def tabulate(scheme: Reward, observations: np.ndarray, next_state: np.ndarray) -
     return np.stack(columns, axis=1)
 
 
-def cell_view(**fields: Any) -> TextView:
-    """A view of a world with `CellTables` as `tables` and the number of its state as `state`."""
+def cell_view(place: slice, **fields: Any) -> TextView:
+    """The view of a `CellWorld`; `place` are the fields of a state that say where the agent is."""
     own = {"get_state": _state, "set_state": reset_into, "states": _states, "starts": _starts}
-    return TextView(**own | {"model": _model, "success": every_ending} | fields)
+    own |= {"model": _model, "success": every_ending, "position": fresh(partial(_position, place))}
+    return TextView(**own | fields)
 
 
 @fresh
 def _state(env: gym.Env) -> State:
     return env.unwrapped.tables.state_fields(env.unwrapped.state)
+
+
+def _position(place: slice, env: gym.Env) -> list[int]:
+    return env.unwrapped.tables.observations[env.unwrapped.state, place].tolist()
 
 
 def _states(env: gym.Env) -> list[State]:

@@ -9,12 +9,11 @@ import numpy as np
 from gymnasium import spaces
 
 from lactchain.environments.checks import at_least_one
-from lactchain.environments.views import State, TextView, fresh
+from lactchain.environments.views import State, TextView
 from lactchain.functional.random_streams import draw, stream
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.types import Reward
 from lactchain.worlds.cells import (
-    STEPS,
     CellTables,
     CellWorld,
     cell_view,
@@ -216,7 +215,7 @@ class GridWorld(CellWorld):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Starts an episode, in a drawn state or in `options["state"]`."""
-        if seed is not None:
+        if seed is not None:  # before a start is drawn, since the stream is of it
             gym.Env.reset(self, seed=seed)
         if seed is not None or "copy" in (options or {}):
             self._stream = stream(self.np_random_seed, (options or {}).get("copy", 0))
@@ -228,10 +227,8 @@ class GridWorld(CellWorld):
         self._num_episodes += 1
         return int(starts[draw(self._stream, self._num_episodes - 1, len(starts))])
 
-    def render(self) -> str | np.ndarray:
-        """The grid in pixels, or in characters: `^>v<` the agent, `G` the goal, `#` walls."""
-        if self.render_mode == "rgb_array":
-            return self._pixels()
+    def _characters(self) -> str:
+        """`^>v<` the agent, `G` the goal, `#` walls."""
         x, y, orientation, goal_x, goal_y = self._observation().tolist()
         rows = [["."] * self.tables.width for _ in range(self.tables.height)]
         for wall_x, wall_y in self.tables.walls:
@@ -251,6 +248,7 @@ class GridWorld(CellWorld):
         tables = self.tables
         walls = tuple(Mark(x, y, "wall") for x, y in sorted(tables.walls))
         return cell_view(
+            slice(3),
             action_names=tables.action_names,
             template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
             # As the agent sees it: a tiny model would spend its training on the subtraction.
@@ -258,24 +256,9 @@ class GridWorld(CellWorld):
             relative="The goal is {goal_across} and {goal_along}."
             " You face {orientation}.{feedback}",
             describe=_describe,
-            position=_position,
             bump_feedback=" You bumped into the edge of the map or a wall.",
             picture=Picture(tables.width, tables.height, _scene, walls),
         )
-
-    def _pixels(self) -> np.ndarray:
-        from lactchain.worlds.canvas import AGENT, floor
-
-        x, y, orientation, *goal = self._observation().tolist()
-        canvas = floor(self.tables.width, self.tables.height, self.tables.walls, goal)
-        (ahead_x, ahead_y), middle_x, middle_y = STEPS[orientation], x + 0.5, y + 0.5
-        corners = ((0.36, 0.0), (-0.28, 0.28), (-0.16, 0.0), (-0.28, -0.28))  # ahead, aside
-        arrow = [
-            (middle_x + a * ahead_x - b * ahead_y, middle_y + a * ahead_y + b * ahead_x)
-            for a, b in corners
-        ]
-        canvas.polygon(arrow, AGENT)
-        return canvas.pixels()
 
     def _info(self, bumped: bool) -> dict[str, Any]:
         description = self.tables.descriptions[self.state // self.tables.num_poses]
@@ -291,11 +274,6 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) ->
     fields["goal_across"] = f"{abs(right)} {'left' if right < 0 else 'right'}"
     fields["goal_along"] = f"{abs(down)} {'up' if down < 0 else 'down'}"
     return fields | {"size": f"{tables.width}x{tables.height}", "info": info["description"]}
-
-
-@fresh
-def _position(env: gym.Env) -> list[int]:
-    return env.unwrapped.tables.observations[env.unwrapped.state, :3].tolist()
 
 
 def _scene(state: State) -> Scene:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import starmap
+from operator import attrgetter
 from typing import Any
 
 import gymnasium as gym
@@ -15,7 +16,6 @@ from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.types import Reward
 from lactchain_extras.wordle.words import (
     ALPHABET,
-    COLOURS,
     MARKS,
     NUM_LETTERS,
     SOLVED,
@@ -32,8 +32,6 @@ from lactchain_extras.wordle.words import (
 CLUES_TEMPLATE = "{tries_left} tries\nabsent {absent}\nelsewhere {elsewhere}\nknown {known}\n"
 KINDS = {"g": "hit", "y": "near", "b": "miss"}
 """What a picture calls the marks of a letter: in the right place, elsewhere, absent."""
-
-_SHOWN = 20  # letters of an invalid guess that a picture has room for
 
 
 class Wordle(gym.Env[np.ndarray, int]):
@@ -129,7 +127,7 @@ class Wordle(gym.Env[np.ndarray, int]):
     def step(self, action: int | str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Guesses a word of the list; text that is none uses up a try."""
         if isinstance(action, str):
-            return self._refuse(action.strip().replace(" ", ""))
+            return self._refuse(_letters_together(action))
         if not 0 <= action < len(self.tables.words):
             raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
         before, guess = self._observation(), self.tables.words[action]
@@ -147,7 +145,9 @@ class Wordle(gym.Env[np.ndarray, int]):
     def render(self) -> str | np.ndarray:
         """The board; in colours, where it is drawn for a terminal, or in pixels."""
         if self.render_mode == "rgb_array":
-            return self._pixels()
+            from lactchain.worlds.canvas import pixels
+
+            return pixels(self)
         return self._tiles() if self.render_mode == "ansi" else self.board
 
     def text_view(self) -> TextView:
@@ -165,11 +165,11 @@ class Wordle(gym.Env[np.ndarray, int]):
             action_names=tuple(map(" ".join, words)) if self.letters_apart else words,
             template="{board}",
             describe=_describe,
-            get_state=_state,
+            get_state=attrgetter("unwrapped.state"),
             set_state=reset_into,
             states=_states,
             outcomes=_outcomes if self.reward is None else None,
-            success=_solved,
+            success=attrgetter("unwrapped.solved"),
             spelling=_letters_apart if self.letters_apart else _letters_together,
             step_takes_text=True,
             max_chains=self.num_tries,
@@ -183,22 +183,6 @@ class Wordle(gym.Env[np.ndarray, int]):
             competent="consistent",
             picture=Picture(NUM_LETTERS, self.num_tries, _scene),
         )
-
-    def _pixels(self) -> np.ndarray:
-        from lactchain.worlds.canvas import INK, PAPER, WALL, Canvas
-
-        canvas = Canvas(NUM_LETTERS, self.num_tries)
-        for row in range(self.num_tries):
-            for place in range(NUM_LETTERS):
-                canvas.box(place, row, None)
-        for row, (guess, marks) in enumerate(zip(self.guesses, self.feedback, strict=True)):
-            for place, (letter, mark) in enumerate(zip(guess, marks, strict=False)):
-                canvas.box(place, row, COLOURS[mark])
-                canvas.text(place + 0.5, row + 0.5, letter.upper(), PAPER)
-            if not marks:  # no word of the list
-                canvas.text(NUM_LETTERS / 2, row + 0.5, guess[:_SHOWN] or "(nothing)", INK, 0.3)
-                canvas.line([(0.4, row + 0.5), (NUM_LETTERS - 0.4, row + 0.5)], WALL)
-        return canvas.pixels()
 
     def _tiles(self) -> str:
         rows = zip(self.guesses, self.feedback, strict=True)
@@ -289,10 +273,6 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) ->
     return {"board": game.board, "tries_left": tries_left} | clues(game.knowledge)
 
 
-def _state(env: gym.Env) -> State:
-    return env.unwrapped.state
-
-
 def _states(env: gym.Env) -> list[State]:
     return [{"guesses": [], "feedback": []}]
 
@@ -308,10 +288,6 @@ def _outcomes(env: gym.Env, action: int) -> list[Outcome]:
         state = {"guesses": guesses, "feedback": [*game.feedback, pattern_marks(pattern)]}
         outcomes.append(Outcome(share, 0.0 if pattern == SOLVED else -1.0, None if over else state))
     return outcomes
-
-
-def _solved(env: gym.Env) -> bool:
-    return env.unwrapped.solved
 
 
 def _letters_together(said: str) -> str:

@@ -15,7 +15,6 @@ from lactchain.errors import DataError
 
 NUM_LETTERS = 5
 MARKS = "byg"  # absent, elsewhere, in its place
-COLOURS = {"b": "#787c7e", "y": "#b59f3b", "g": "#538d4e"}
 TILES = {"b": "97;100", "y": "30;43", "g": "30;42"}
 """Colours of the marks in a terminal: letter and ground, as escape sequences number them."""
 SOLVED = 3**NUM_LETTERS - 1  # the pattern of five g
