@@ -5,8 +5,7 @@ import pytest
 
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments.language import LanguageEnv
-from lactchain.worlds.gridworld import ORIENTATIONS, GridTables, GridWorld
-from lactchain.worlds.gridworld_batch import GridWorldVectorEnv
+from lactchain.worlds.gridworld import ORIENTATIONS, GridTables, GridWorld, GridWorldVectorEnv
 
 FORWARD, LEFT = 0, 1
 UP, TO_RIGHT, DOWN, TO_LEFT = range(4)

@@ -14,7 +14,7 @@ from lactchain.worlds import toy_text as toy_text
 gymnasium.register(
     "lactchain/GridWorld-v0",
     entry_point="lactchain.worlds.gridworld:GridWorld",
-    vector_entry_point="lactchain.worlds.gridworld_batch:GridWorldVectorEnv",
+    vector_entry_point="lactchain.worlds.gridworld:GridWorldVectorEnv",
 )
 
 for _name in plugins.names(plugins.WORLDS):
