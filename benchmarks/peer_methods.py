@@ -239,7 +239,7 @@ def pairs_by_return(config: MakePreferencesConfig, run: Run, gamma: float) -> di
         )
         for group in groups
     ]
-    pairs, dropped = make_pairs(candidates, rank="return", min_margin=preferences.min_margin)
+    pairs, dropped = make_pairs(candidates, min_margin=preferences.min_margin)
     require_pairs(pairs, dropped)
     write_pairs(run.path("pairs") / "pairs.parquet", pairs)
     steps = num_env_steps(played) + sum(map(num_env_steps, groups))

@@ -1,5 +1,7 @@
 """Preference pairs: who wins, what is dropped and why, and that files keep them verbatim."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -75,12 +77,8 @@ def test_of_equally_good_completions_the_shortest_is_chosen():
 def test_ranking_by_return_needs_no_critic():
     actions = (Action("a"), Action("b"))
     state = Candidates("where?", actions, returns=(0.0, 1.0))
-    (pair,), _ = make_pairs([state], rank="return")
+    (pair,), _ = make_pairs([state])
     assert (pair.chosen, pair.chosen_value, pair.rejected_value) == ("b", 1.0, 0.0)
-    with pytest.raises(ValueError, match="rank by return"):
-        make_pairs([state])
-    with pytest.raises(ValueError, match="rank: expected one of"):
-        make_pairs([state], rank="luck")
 
 
 def test_equal_completions_count_once_with_the_mean_of_their_scores():
@@ -133,7 +131,7 @@ def test_every_chain_ranks_before_every_completion_that_is_none():
     assert (pair.chosen, pair.chosen_value, pair.rejected_value) == ("step", -1.0, -10.25)
     assert (pair.chosen_return, pair.rejected_return) == (-10.0, -5.0)  # as they were
     assert (choice[0].chosen, choice[0].rejected_value) == ("step", -10.0)
-    by_return, _ = make_pairs([state] * 400, rank="return", min_margin=0.25)
+    by_return, _ = make_pairs([replace(state, advantages=())] * 400, min_margin=0.25)
     values = {(pair.chosen_value, pair.rejected_value) for pair in by_return}
     assert values == {(-10.0, -100.25), (-10.0, -100.0)}
 
@@ -177,7 +175,7 @@ def test_silence_is_rejected_where_it_has_tokens():
 )
 def test_values_are_spread_among_chains_alone(scores, is_chain, min_margin, spread):
     state = candidates(*zip("abc", scores, strict=True), is_chain=is_chain)
-    assert has_spread(state, "advantage", min_margin) is spread
+    assert has_spread(state, min_margin) is spread
 
 
 def test_pairs_and_drops_add_up():

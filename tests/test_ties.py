@@ -43,4 +43,4 @@ def test_a_pair_does_not_depend_on_the_last_bit_of_a_mean():
     assert (pair.chosen, pair.rejected) == ("goal", "nowhere")
     equals = Candidates("where?", actions[:4], scores[:4], scores[:4])
     assert make_pairs([equals]) == ([], {"tie": 1})
-    assert not has_spread(equals, "advantage")
+    assert not has_spread(equals)

@@ -24,7 +24,6 @@ from lactchain.functional.ties import levelled
 from lactchain.types import Action, Discount, PreferencePair
 
 KIND, VERSION = "pairs", 2
-RANKS = ("advantage", "return")
 DROP_REASONS = {
     "non_finite": "a score or a return of the state's completions is NaN or infinite",
     "equal_text": "the state has no two completions that read differently",
@@ -90,20 +89,10 @@ class Candidates:
         """The K completions of the policy itself."""
         return self.own_actions or self.actions
 
-    def scores(self, rank: str) -> tuple[float, ...]:
-        """What "advantage" or "return" ranks the completions by (K,).
-
-        Raises:
-            ValueError: when `rank` is neither, or is "advantage" and no critic scored the
-                completions.
-        """
-        if rank not in RANKS:
-            raise ValueError(f"rank: expected one of {RANKS}, got {rank!r}")
-        if rank == "advantage" and not self.advantages and self.actions:
-            raise ValueError(
-                "rank: expected completions scored by a critic; got none, rank by return"
-            )
-        return self.advantages if rank == "advantage" else self.returns
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """What the completions are ranked by (K,): advantages, or without a critic returns."""
+        return self.advantages or self.returns
 
 
 def chain_advantages(
@@ -135,10 +124,7 @@ def chain_advantages(
 
 
 def make_pairs(
-    candidates: Sequence[Candidates],
-    *,
-    rank: str = "advantage",
-    min_margin: float = 0.0,
+    candidates: Sequence[Candidates], *, min_margin: float = 0.0
 ) -> tuple[list[PreferencePair], dict[str, int]]:
     """The best chain to each state against the worst, or against a completion that is none.
 
@@ -151,25 +137,21 @@ def make_pairs(
     than the worst one.
 
     Args:
-        rank: "advantage" ranks by the critic, "return" by what the completions earned.
         min_margin: smallest difference of the scores of two chains, in return units; a tie of
             theirs is never a pair.
 
     Returns:
         The pairs, and for each of `DROP_REASONS` that occurred how many states it cost. Together
         they are as many as `candidates`.
-
-    Raises:
-        ValueError: when the completions have no score of that rank.
     """
     pairs: list[PreferencePair] = []
     dropped: Counter[str] = Counter()
     for number, state in enumerate(candidates):
-        if not np.isfinite([*state.scores(rank), *state.returns]).all():
+        if not np.isfinite([*state.scores, *state.returns]).all():
             dropped["non_finite"] += 1
             continue
-        ranked = _ranked_completions(state, rank, min_margin)
-        if has_spread(state, rank, min_margin) and not _shall_teach_form(state, number):
+        ranked = _ranked_completions(state, min_margin)
+        if has_spread(state, min_margin) and not _shall_teach_form(state, number):
             ranked = [completion for completion in ranked if completion.is_chain]
         if reason := _reason_to_drop(ranked, min_margin):
             dropped[reason] += 1
@@ -178,18 +160,18 @@ def make_pairs(
     return pairs, dict(dropped)
 
 
-def has_spread(state: Candidates, rank: str, min_margin: float = 0.0) -> bool:
+def has_spread(state: Candidates, min_margin: float = 0.0) -> bool:
     """Whether the chains among the completions differ in score, as two of a pair have to."""
-    scores = [completion.score for completion in _completions(state, rank) if completion.is_chain]
+    scores = [completion.score for completion in _completions(state) if completion.is_chain]
     spread = max(scores, default=0.0) - min(scores, default=0.0)
     return spread > 0 and spread >= min_margin
 
 
-def is_flat(state: Candidates, rank: str, min_margin: float = 0.0) -> bool:
+def is_flat(state: Candidates, min_margin: float = 0.0) -> bool:
     """Whether the chains are worth the same; explorers that found no other chain do not tell."""
-    completions = _completions(state, rank)
+    completions = _completions(state)
     in_vain = len(completions) > 1 and sum(c.is_chain for c in completions) < 2
-    return not (state.said != state.actions and in_vain) and not has_spread(state, rank, min_margin)
+    return not (state.said != state.actions and in_vain) and not has_spread(state, min_margin)
 
 
 def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -> None:
@@ -245,13 +227,13 @@ class _Completion:
     is_chain: bool
 
 
-def _ranked_completions(state: Candidates, rank: str, min_margin: float) -> list[_Completion]:
+def _ranked_completions(state: Candidates, min_margin: float) -> list[_Completion]:
     """The distinct completions: chains first, best score first, and shortest among equals.
 
     What follows the goal in a chain is never played, so the score does not tell a chain that ends
     there from one that goes on; only the shorter one is worth imitating.
     """
-    completions = _completions(state, rank)
+    completions = _completions(state)
     least = min((c.score for c in completions if c.is_chain), default=math.inf) - min_margin
     lowered = [c if c.is_chain else replace(c, score=min(c.score, least)) for c in completions]
     return sorted(lowered, key=lambda c: (not c.is_chain, -c.score, len(c.action.text)))
@@ -263,12 +245,12 @@ def _shall_teach_form(state: Candidates, number: int) -> bool:
     return bool(state.is_chain) and coin > np.mean(state.is_chain)
 
 
-def _completions(state: Candidates, rank: str) -> list[_Completion]:
+def _completions(state: Candidates) -> list[_Completion]:
     """The distinct completions, in the order in which they first occur."""
     places: dict[str, list[int]] = {}
     for index, action in enumerate(state.actions):
         places.setdefault(action.text, []).append(index)
-    scores, returns = np.array(state.scores(rank)), np.array(state.returns)
+    scores, returns = np.array(state.scores), np.array(state.returns)
     means = levelled(np.array([scores[same].mean() for same in places.values()]))
     is_chain = state.is_chain or (True,) * len(state.actions)
     return [

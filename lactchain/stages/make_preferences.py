@@ -171,7 +171,6 @@ def make_preferences(
     """
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     settings, env = settings or PreferenceConfig(), rollouts.env
-    rank = "return" if critic is None else "advantage"
     per_shard = settings.states_per_shard
     states = _states_to_ask(env, settings, asked, derive_seed(seed, "pairs"))
     leads_on = settings.share_after_completion if asked is None else None
@@ -194,10 +193,10 @@ def make_preferences(
             explorers,
             legal,
         )
-        pairs, dropped = make_pairs(candidates, rank=rank, min_margin=settings.min_margin)
+        pairs, dropped = make_pairs(candidates, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _completion_counts(candidates, env)
         tally["num_form"] += sum(not isinstance(env.read(pair.rejected), Chain) for pair in pairs)
-        tally["num_flat"] += sum(is_flat(c, rank, settings.min_margin) for c in candidates)
+        tally["num_flat"] += sum(is_flat(c, settings.min_margin) for c in candidates)
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
     num_shards = -(-len(states) // per_shard)
