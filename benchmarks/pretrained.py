@@ -24,8 +24,7 @@ import numpy as np
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, PlayerConfig, recast
-from lactchain.data.evaluations import EpisodeResult, read_episodes
-from lactchain.data.figures import practised
+from lactchain.data.evaluations import EpisodeResult, practised, read_episodes
 from lactchain.data.intervals import paired_interval
 from lactchain.runs.console import table
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo

@@ -12,7 +12,7 @@ from lactchain.data.alarms import (
     no_pairs,
     warn,
 )
-from lactchain.data.figures import endless_rate, movement_metrics
+from lactchain.data.evaluations import endless_rate, movement_metrics
 from lactchain.errors import CollapseError, DataError, NoPairsError
 from lactchain.types import Action, Trajectory
 

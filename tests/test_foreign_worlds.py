@@ -12,7 +12,7 @@ from openenv_servers import running
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
-from lactchain.data.figures import collection_metrics
+from lactchain.data.evaluations import collection_metrics
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError

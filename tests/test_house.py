@@ -21,12 +21,12 @@ from test_layers import LAYERS, PACKAGE, unit_of
 
 AT_MOST = {  # and the goals: 0, but for
     "files at the root": 7,  # 8
-    "files of train_simpo": 64,  # 20
-    "files of train_critic": 60,  # 20
+    "files of train_simpo": 62,  # 20
+    "files of train_critic": 58,  # 20
     "files of run_pipeline": 49,  # 20
     "climbs of train_simpo": 8,  # 6
-    "climbs of train_critic": 9,  # 6
-    "climbs of run_pipeline": 7,  # 6
+    "climbs of train_critic": 8,  # 6
+    "climbs of run_pipeline": 6,  # 6
 }
 """Today's figures; a figure that is not here is at most 0."""
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())

@@ -15,9 +15,9 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import expected_figures
-from lactchain.data.plays import PLAYS_PER_COMPLETION, Plays
 from lactchain.data.preferences import make_pairs
 from lactchain.data.rollouts import Rollouts
+from lactchain.data.worth import PLAYS_PER_COMPLETION, Plays
 from lactchain.environments.chance import best_within
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import make_language_env

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lactchain.data.retrieval import BATCH, NUM_STATES, retrieval_figures
+from lactchain.data.samples import BATCH, NUM_STATES, retrieval_figures
 from lactchain.environments.language import language_env
 from lactchain.types import Action
 

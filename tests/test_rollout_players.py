@@ -12,7 +12,7 @@ from lactchain.config.settings import ActorConfig
 from lactchain.data import rollouts as module
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.episodes import sampled_episodes
-from lactchain.data.figures import collection_metrics
+from lactchain.data.evaluations import collection_metrics
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.scripted import RandomChains

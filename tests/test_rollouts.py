@@ -13,8 +13,7 @@ from script_setups import GRID
 from lactchain import FunctionPolicy
 from lactchain.config.settings import ActorConfig, EnvironmentConfig
 from lactchain.data.episodes import Episode, all_episodes, sampled_episodes, sampled_states
-from lactchain.data.evaluations import EpisodeResult
-from lactchain.data.figures import collection_metrics, summarize, time_metrics
+from lactchain.data.evaluations import EpisodeResult, collection_metrics, summarize, time_metrics
 from lactchain.data.rollouts import Rollouts, episode_results, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
@@ -206,7 +205,7 @@ def test_a_signal_stops_between_completions_and_keeps_finished_shards(tmp_path, 
     policy = RandomChains(env.grammar)
     whole, _ = Rollouts(GRID).collect(policy, episodes, tmp_path / "whole", shard_size=8)
     asked = iter([0] * 20)
-    monkeypatch.setattr("lactchain.data.shards.stop_requested", lambda: next(asked, 15))
+    monkeypatch.setattr("lactchain.data.parquet.stop_requested", lambda: next(asked, 15))
     with pytest.raises(Interrupted, match="give the same command to go on") as stop:
         Rollouts(GRID, num_envs=2).collect(policy, episodes, tmp_path / "cut", shard_size=8)
     assert stop.value.exit_code == 143

@@ -15,7 +15,7 @@ from lactchain.environments.language import language_env
 from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluationConfig, enough_per_start
 from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.selection import Selection, score
+from lactchain.stages.round_results import Selection, score
 
 
 def test_the_interval_of_paired_differences_by_hand():

@@ -11,7 +11,7 @@ from torch.distributed import HashStore
 from training_setups import TRAINING
 
 from lactchain.config.settings import RunConfig
-from lactchain.data.shards import work_through
+from lactchain.data.parquet import work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.errors import ConfigError, DataError, Interrupted
 from lactchain.runs import distributed
@@ -87,7 +87,7 @@ def test_waiting_ends_when_nothing_is_finished_for_too_long_and_not_before(toget
 
 
 def test_a_signal_is_noticed_while_waiting(together, tmp_path, monkeypatch):
-    monkeypatch.setattr("lactchain.data.shards.stop_requested", lambda: 15)
+    monkeypatch.setattr("lactchain.data.parquet.stop_requested", lambda: 15)
     next(iter(Shares(1)))
     with pytest.raises(Interrupted, match="give the same command"):
         work_through(tmp_path, 1, None, write_trajectories, read_trajectories, "x")

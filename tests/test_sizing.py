@@ -143,7 +143,7 @@ def test_a_null_that_no_rule_stands_for_is_refused_in_every_script(weights, tmp_
     pipeline = config_of("run_pipeline", tmp_path, tmp_path / "run")
     unfilled = with_value(preset("--run.run_dir", str(tmp_path / "run")), epochs, None)
     for key, refuse in (
-        (epochs, lambda: fill(unfilled, measure_world(GRID), processes=1)),
+        (epochs, lambda: run_pipeline.sized(unfilled)),
         (epochs, lambda: run_pipeline.sized(with_value(pipeline, epochs, None))),
         (length, lambda: play.main(PlayConfig(GRID))),
         (length, lambda: prepare_weights.main(PrepareWeightsConfig(str(tmp_path), SHAPE, GRID))),

@@ -4,8 +4,12 @@ import pytest
 from test_handed_over import corridor
 
 from lactchain.data import alarms
-from lactchain.data.evaluations import EpisodeResult
-from lactchain.data.figures import check_success_known, collection_metrics, success_figures
+from lactchain.data.evaluations import (
+    EpisodeResult,
+    check_success_known,
+    collection_metrics,
+    success_figures,
+)
 from lactchain.environments.views import every_ending
 from lactchain.errors import ConfigError, DataError
 from lactchain.stages.train_bc import chosen_episodes

@@ -13,8 +13,7 @@ import pytest
 from explorer_runs import GridRun
 from run_folders import play
 
-from lactchain.data.evaluations import read_episodes
-from lactchain.data.figures import loops
+from lactchain.data.evaluations import loops, read_episodes
 from lactchain.data.inspections import read_inspection
 from lactchain.data.preferences import DROP_REASONS, read_pairs
 from lactchain.data.trajectories import read_trajectories, write_trajectories

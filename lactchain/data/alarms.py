@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lactchain.data.figures import practised
+from lactchain.data.evaluations import practised
 from lactchain.errors import CollapseError, NoPairsError
 from lactchain.runs import distributed
 

@@ -8,10 +8,9 @@ from functools import cache
 import numpy as np
 
 from lactchain.data.episodes import RecordedText, state_of
-from lactchain.data.plays import Plays
 from lactchain.data.preferences import Candidates
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.worth import ChainWorth, is_known, rewards_of, scores_of
+from lactchain.data.worth import ChainWorth, Plays, is_known, rewards_of, scores_of
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
@@ -36,7 +35,7 @@ def sample_candidates(
     The policy is given each state K times in a row, so that its prompt is read once. Row seeds
     follow from `seed` and the position in `states`. Where the world throws dice, returns and
     advantages are what can be expected: exactly by its model or the outcomes that it lists, or else
-    means over plays (`data/plays.py`). So they are where a text that was asked stands for several
+    means over plays (`worth.Plays`). So they are where a text that was asked stands for several
     states.
 
     Args:

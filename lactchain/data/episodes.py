@@ -139,32 +139,6 @@ def all_episodes(
     ]
 
 
-def check_practised(env: LanguageEnv, states: Iterable[State | None], name: str) -> None:
-    """Raises `DataError` if recorded decisions are in states that are held back, or may be.
-
-    A state is None or empty where it is unknown; `name` is what the record is called.
-    """
-    if not env.held_back:
-        return
-    for state in states:
-        if not state:
-            raise DataError(
-                f"{name}: expected records that tell the state of each decision, since some states"
-                " are held back, got one that does not; set environment.held_back to null"
-            )
-        if state in env.held_back:
-            raise DataError(
-                f"{name}: expected no decision in a state that is held back, got one in {state};"
-                " record it with the same environment.held_back"
-            )
-
-
-def decision_states(trajectories: Iterable[Trajectory]) -> Iterator[State | None]:
-    """The state of each decision of recorded episodes; None where it is unknown."""
-    for trajectory in trajectories:
-        yield from (info.get("state") for info in trajectory.infos[:-1])
-
-
 @dataclass(frozen=True)
 class RecordedText:
     """A text that recorded episodes answered, to ask it again, and where it was read.

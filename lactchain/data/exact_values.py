@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lactchain.data import parquet
 from lactchain.data.evaluations import CompletionValues, StateValues
-from lactchain.data.shards import work_through
+from lactchain.data.parquet import work_through
 from lactchain.environments.chance import (
     best_chains,
     best_values,

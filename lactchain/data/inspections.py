@@ -1,55 +1,11 @@
 """What runs leave for people to look at: answers and candidates of a round, values of tokens.
 
 A folder RUN/round_N/inspection (N = 0: before the first round) holds two tables in parquet (schema
-version 1), `meta.json`, and a manifest. A row of `answers.parquet` is a start state:
-
-    state_id: its number among all start states, the same in all rounds
-    state: as the environment's view gives it, as JSON text
-    text: what it shows when an episode begins
-    completion: the actor's greedy completion, with its tokens and their probabilities
-    actions, rewards: what was played of it, and what each action earned
-    invalid: whether it is no chain
-    next_state: where it led, as JSON text; null if the episode was over
-    terminated: whether it ended the episode
-    success, num_actions, return: of the greedy episode from there; the return is not discounted
-    value: V(s) by the round's critic
-    q: r + γ^k V(next state) of the completion by that critic, as pairs are ranked, or its Q(s, c)
-    advantage: q − value
-    optimal: V*(s), the greatest of any policy of chains
-    policy_value: V^π(s) of the policy whose episodes the round's critic has learnt from
-    shortest: fewest actions from there to the goal
-
-A row of `candidates.parquet` is one of several completions to one of these states: those that the
-evaluation sampled from the actor, freely at temperature 1, the most probable first; and those of
-the round's pairs that were asked the same text, by the actor before it learnt from them:
-
-    state_id, completion, tokens, probabilities: as above; no probabilities of what was not sampled
-    probability: of the whole completion; null of what was not sampled
-    count: how often it was sampled
-    reward: what it earned, not discounted
-    score: as q above
-    invalid: whether it is no chain
-    chosen, rejected: whether it is the one or the other in some pair of the round
-
-Numbers that are not known are null: values of a round without a critic, exact ones where there is
-no exact model.
-
-A folder RUN/token_values holds in the same way what a value model makes of a few episodes' tokens.
-A row of `decisions.parquet` is a decision of one of these episodes, in their order:
-
-    episode: its place among the episodes that were read or played
-    chosen: why it is here: "best" or "worst" by its return, or "first" of the others
-    return: of the episode, not discounted
-    decision: its place in the episode
-    state: as the environment's view gives it, as JSON text; null where that is not known
-    prompt, completion: what was shown, and what was said
-    tokens: of the completion, as texts
-    q: of each token the least Q(s, token), by the target network where there is one
-    v: V(s) before each token
-    reward: of the decision
-
-The advantage of a token is q − v, as actors are guided by it. Half a surrogate pair, which no such
-table can hold, stands as its number. Add-ons write all of this (`recorder` and `token_values`).
+version 1), `ANSWERS` and `CANDIDATES`, `meta.json`, and a manifest. Numbers that are not known are
+null: values of a round without a critic, exact ones where there is no exact model. A folder
+RUN/token_values holds in the same way what a value model makes of a few episodes' tokens:
+`DECISIONS`. Half a surrogate pair, which no such table can hold, stands as its number. Add-ons
+write all of this (`recorder` and `token_values`).
 """
 
 from __future__ import annotations
@@ -70,53 +26,59 @@ VERSION = 1
 _TEXTS, _NUMBERS = pa.list_(pa.string()), pa.list_(pa.float64())
 
 ANSWERS = pa.schema({
-    "state_id": pa.int64(),
-    "state": pa.string(),
-    "text": pa.string(),
-    "completion": pa.string(),
+    "state_id": pa.int64(),  # its number among all start states, the same in all rounds
+    "state": pa.string(),  # as the environment's view gives it, as JSON text
+    "text": pa.string(),  # what it shows when an episode begins
+    "completion": pa.string(),  # the actor's greedy one
     "tokens": _TEXTS,
-    "probabilities": _NUMBERS,
-    "actions": _TEXTS,
-    "rewards": _NUMBERS,
-    "invalid": pa.bool_(),
-    "next_state": pa.string(),
-    "terminated": pa.bool_(),
-    "success": pa.bool_(),
+    "probabilities": _NUMBERS,  # of these tokens
+    "actions": _TEXTS,  # what was played of it
+    "rewards": _NUMBERS,  # what each action earned
+    "invalid": pa.bool_(),  # whether it is no chain
+    "next_state": pa.string(),  # where it led, as JSON text; null if the episode was over
+    "terminated": pa.bool_(),  # whether it ended the episode
+    "success": pa.bool_(),  # of the greedy episode from there, as the next two are
     "num_actions": pa.int64(),
-    "return": pa.float64(),
-    "value": pa.float64(),
-    "q": pa.float64(),
-    "advantage": pa.float64(),
-    "optimal": pa.float64(),
-    "policy_value": pa.float64(),
-    "shortest": pa.int64(),
+    "return": pa.float64(),  # not discounted
+    "value": pa.float64(),  # V(s) by the round's critic
+    "q": pa.float64(),  # r + γ^k V(next state) by it, as pairs are ranked, or its Q(s, completion)
+    "advantage": pa.float64(),  # q − value
+    "optimal": pa.float64(),  # V*(s), the greatest of any policy of chains
+    "policy_value": pa.float64(),  # V^π(s) of the policy whose episodes the critic has learnt from
+    "shortest": pa.int64(),  # fewest actions from there to the goal
 })  # fmt: skip
+"""A row is a start state."""
 CANDIDATES = pa.schema({
-    "state_id": pa.int64(),
+    "state_id": pa.int64(),  # as above, like the next three
     "completion": pa.string(),
     "tokens": _TEXTS,
-    "probabilities": _NUMBERS,
-    "probability": pa.float64(),
-    "count": pa.int64(),
-    "reward": pa.float64(),
-    "score": pa.float64(),
-    "invalid": pa.bool_(),
-    "chosen": pa.bool_(),
+    "probabilities": _NUMBERS,  # none of what was not sampled
+    "probability": pa.float64(),  # of the whole completion; null of what was not sampled
+    "count": pa.int64(),  # how often it was sampled
+    "reward": pa.float64(),  # what it earned, not discounted
+    "score": pa.float64(),  # as q above
+    "invalid": pa.bool_(),  # whether it is no chain
+    "chosen": pa.bool_(),  # whether it is that in some pair of the round
     "rejected": pa.bool_(),
 })  # fmt: skip
+"""A row is one of several completions to one of these states: those that the evaluation sampled
+from the actor, freely at temperature 1, the most probable first; and those of the round's pairs
+that were asked the same text, by the actor before it learnt from them."""
 DECISIONS = pa.schema({
-    "episode": pa.int64(),
-    "chosen": pa.string(),
-    "return": pa.float64(),
-    "decision": pa.int64(),
-    "state": pa.string(),
-    "prompt": pa.string(),
-    "completion": pa.string(),
-    "tokens": _TEXTS,
-    "q": _NUMBERS,
-    "v": _NUMBERS,
-    "reward": pa.float64(),
+    "episode": pa.int64(),  # its place among the episodes that were read or played
+    "chosen": pa.string(),  # why it is here: "best" or "worst" by its return, or "first" of others
+    "return": pa.float64(),  # of the episode, not discounted
+    "decision": pa.int64(),  # its place in the episode
+    "state": pa.string(),  # as JSON text; null where that is not known
+    "prompt": pa.string(),  # what was shown
+    "completion": pa.string(),  # what was said
+    "tokens": _TEXTS,  # of the completion
+    "q": _NUMBERS,  # of each the least Q(s, token), by the target network where there is one
+    "v": _NUMBERS,  # V(s) before each
+    "reward": pa.float64(),  # of the decision
 })  # fmt: skip
+"""A row is a decision of one of a few episodes, in their order. The advantage of a token is q − v,
+as actors are guided by it."""
 SCHEMAS = {"answers": ANSWERS, "candidates": CANDIDATES, "decisions": DECISIONS}
 
 

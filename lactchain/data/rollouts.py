@@ -17,9 +17,14 @@ import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode, RecordedText, all_episodes, sampled_episodes
-from lactchain.data.evaluations import EpisodeResult
-from lactchain.data.figures import endless_rate, part_figures, summarize, time_metrics
-from lactchain.data.shards import stop_if_requested, work_through
+from lactchain.data.evaluations import (
+    EpisodeResult,
+    endless_rate,
+    part_figures,
+    summarize,
+    time_metrics,
+)
+from lactchain.data.parquet import stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments import patience
 from lactchain.environments.exact import goes_by_reward, shortest_paths

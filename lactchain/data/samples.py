@@ -1,7 +1,9 @@
-"""Completions that are sampled from a policy in the states of a world, and how many are no chains.
+"""Completions that are sampled from a policy: how many are no chains, and whether it reads.
 
-They are kept in parquet (schema version 1: one row per completion, `state` as JSON text), so that a
-killed run goes on, and so that people can read what was said.
+It reads where a completion tells which of several states it answers.
+
+Samples are kept in parquet (schema version 1: one row per completion, `state` as JSON text), so
+that a killed run goes on, and so that people can read what was said.
 """
 
 from __future__ import annotations
@@ -10,21 +12,24 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from lactchain.data import parquet
 from lactchain.data.episodes import sampled_states
+from lactchain.data.parquet import stop_if_requested, work_through
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.shards import stop_if_requested, work_through
 from lactchain.environments.extractors import Chain
+from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.functional.random_streams import derive_seed
-from lactchain.types import Action, Policy
+from lactchain.types import Action, Policy, ask
 
 KIND, VERSION = "samples", 1
 BATCHES_PER_SHARD = 4
+NUM_STATES, BATCH = 128, 16  # that are asked, and compared with each other, where a policy reads
 
 
 @dataclass(frozen=True)
@@ -143,3 +148,70 @@ def _sample(
             )
         ]
     return samples
+
+
+class ScoringPolicy(Policy, Protocol):
+    """A policy that knows how probable any completion is."""
+
+    def log_probs(self, observations: Sequence[str], actions: Sequence[Action]) -> np.ndarray:
+        """Log-probabilities (B, C) of C different completions to B observations."""
+        ...
+
+
+def retrieval_figures(
+    policy: ScoringPolicy,
+    env: LanguageEnv,
+    observations: Sequence[str],
+    seed: int,
+    at_once: int = NUM_STATES,
+    num_states: int = NUM_STATES,
+) -> dict[str, float]:
+    """How often a completion is more probable to its own state than to others.
+
+    Some `num_states` different observations are answered, and those whose completion is a chain are
+    compared in batches of `BATCH`. `answered_rate`: share of the states to which it was one.
+    `retrieval_accuracy`: share of the completions that are most
+    probable behind their own prompt, or behind one to which the same was said. `retrieval_skill`:
+    how much of the way from chance to 1 that is; about 0 where a policy has stopped reading, as
+    also where it says one thing to everything. Neither where fewer than two got a chain.
+    The policy samples freely, at most `at_once` completions at once; observations may repeat.
+    """
+    distinct = list(dict.fromkeys(observations))
+    order = np.random.default_rng([seed]).permutation(len(distinct))[:num_states]
+    asked = [distinct[i] for i in order]
+    texts, actions = _answered(policy, env, asked, seed, at_once)
+    answered = {"answered_rate": len(texts) / len(asked)}
+    if len(texts) < 2:
+        return answered
+    batches = (slice(start, start + BATCH) for start in range(0, len(texts), BATCH))
+    outcomes = [_found(policy, texts[batch], actions[batch]) for batch in batches]
+    found, chance = zip(*outcomes, strict=True)
+    accuracy, by_chance = np.concatenate(found).mean(), np.concatenate(chance).mean()
+    skill = (accuracy - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
+    return answered | {"retrieval_accuracy": float(accuracy), "retrieval_skill": float(skill)}
+
+
+def _answered(
+    policy: Policy, env: LanguageEnv, texts: Sequence[str], seed: int, at_once: int
+) -> tuple[list[str], list[Action]]:
+    """Those of some observations that were answered by chains, and these chains."""
+    seeds = [derive_seed(seed, "retrieval", i) for i in range(len(texts))]
+    actions = ask(policy, texts, seeds, at_once)
+    answered = [
+        (text, action)
+        for text, action in zip(texts, actions, strict=True)
+        if action.stop_reason == "stop" and isinstance(env.extractor.parse(action.text), Chain)
+    ]
+    return [text for text, _ in answered], [action for _, action in answered]
+
+
+def _found(
+    policy: ScoringPolicy, texts: Sequence[str], actions: Sequence[Action]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each of B completions finds a state that was answered so, and by chance (B,)."""
+    distinct = {action.text: action for action in actions}
+    number = {text: n for n, text in enumerate(distinct)}
+    said = np.array([number[action.text] for action in actions])
+    likeliest = policy.log_probs(texts, list(distinct.values())).argmax(axis=0)[said]
+    same = said[:, None] == said
+    return same[np.arange(len(said)), likeliest], same.mean(axis=1)

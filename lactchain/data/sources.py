@@ -28,6 +28,8 @@ from lactchain import plugins
 from lactchain.data import parquet
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import COLUMNS, from_foreign, plain_infos, read_trajectories
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.views import State
 from lactchain.errors import DataError
 from lactchain.storage.files import parse_json_lines, read_json
 from lactchain.storage.manifests import RUN_FILE, is_run, run_around
@@ -53,22 +55,37 @@ EPISODE_COLUMNS = ("observations", "completions", "rewards", "terminated")
 READ = {*PAIR_COLUMNS, *EPISODE_COLUMNS, "success"}
 
 
-def open_pairs(path: str | Path) -> list[PreferencePair]:
-    """Preference pairs of our files, or of any data set with TRL's columns; else a `DataError`."""
-    path = result_of(path, "pairs")
-    rows = _foreign_rows(path, "chosen_token_ids")
+def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[PreferencePair]:
+    """Preference pairs of our files, or of any data set with TRL's columns; else a `DataError`.
+
+    Args:
+        env: to learn in: pairs in states that it holds back are a `DataError` as well.
+    """
+    place = result_of(path, "pairs")
+    rows = _foreign_rows(place, "chosen_token_ids")
     if rows is None:
-        return read_pairs(path)
-    return [pair_of(row, f"{path}: row {i}") for i, row in enumerate(rows)]
+        pairs = read_pairs(place)
+    else:
+        pairs = [pair_of(row, f"{place}: row {i}") for i, row in enumerate(rows)]
+    _check_practised(env, (pair.state for pair in pairs), path)
+    return pairs
 
 
-def open_trajectories(path: str | Path) -> list[Trajectory]:
+def open_trajectories(path: str | Path, env: LanguageEnv | None = None) -> list[Trajectory]:
     """Episodes of our files, of Minari, or of a data set with the columns of `EPISODE_COLUMNS`.
 
     Files of ours are held against their manifests, where these are still there. `DataError` names
     what is missing or damaged: a file, a column, a row that is no episode.
+
+    Args:
+        env: to learn in: decisions in states that it holds back are a `DataError` as well.
     """
-    path = result_of(path, "trajectories")
+    episodes = _episodes_in(result_of(path, "trajectories"))
+    _check_practised(env, (info.get("state") for e in episodes for info in e.infos[:-1]), path)
+    return episodes
+
+
+def _episodes_in(path: Path) -> list[Trajectory]:
     if (path / "data" / "metadata.json").is_file():
         return plugins.required("minari", str(path)).read_minari(path)
     rows = _foreign_rows(path, "stop_reasons")
@@ -77,6 +94,28 @@ def open_trajectories(path: str | Path) -> list[Trajectory]:
     if rows and rows[0].keys() >= set(COLUMNS):
         return plugins.required("datasets", str(path)).read_dataset(path)
     return [_episode(row, f"{path}: row {i}", i) for i, row in enumerate(rows)]
+
+
+def _check_practised(
+    env: LanguageEnv | None, states: Iterable[State | None], name: str | Path
+) -> None:
+    """Raises `DataError` if recorded decisions are in states that are held back, or may be.
+
+    A state is None or empty where it is unknown; `name` is what the record is called.
+    """
+    if env is None or not env.held_back:
+        return
+    for state in states:
+        if not state:
+            raise DataError(
+                f"{name}: expected records that tell the state of each decision, since some states"
+                " are held back, got one that does not; set environment.held_back to null"
+            )
+        if state in env.held_back:
+            raise DataError(
+                f"{name}: expected no decision in a state that is held back, got one in {state};"
+                " record it with the same environment.held_back"
+            )
 
 
 def _files(path: Path) -> list[Path]:

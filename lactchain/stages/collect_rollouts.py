@@ -10,7 +10,7 @@ from typing import Any
 
 from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig, SamplerConfig
 from lactchain.data.episodes import sampled_episodes
-from lactchain.data.figures import collection_metrics, time_metrics
+from lactchain.data.evaluations import collection_metrics, time_metrics
 from lactchain.data.rollouts import Rollouts
 from lactchain.runs.run import Run
 from lactchain.stages.running import BatchSettings, stage

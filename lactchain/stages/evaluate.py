@@ -22,9 +22,8 @@ from lactchain.data.exact_values import (
     greedy_share,
 )
 from lactchain.data.intervals import share_interval
-from lactchain.data.retrieval import NUM_STATES, retrieval_figures
 from lactchain.data.rollouts import Rollouts, evaluate
-from lactchain.data.samples import invalid_rate, sample_completions
+from lactchain.data.samples import NUM_STATES, invalid_rate, retrieval_figures, sample_completions
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.scripted import RememberingPolicy
 from lactchain.environments.views import lists_states
@@ -54,7 +53,7 @@ class EvaluationConfig(Bounded):
     one that a pipeline compares its rounds by."""
     num_samples: AtLeast0 = 10_000
     """Completions sampled freely at temperature 1 in practised states, to measure how many are no
-    chains, and by 128 of them whether the actor reads (`lactchain.data.retrieval`); 0: neither."""
+    chains, and by 128 of them whether the actor reads (`lactchain.data.samples`); 0: neither."""
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,12 @@ from lactchain.data import alarms
 from lactchain.data.candidates import sample_candidates, some_after_completion
 from lactchain.data.episodes import (
     RecordedText,
-    check_practised,
-    decision_states,
     go_round,
     recorded_texts,
     sampled_states,
 )
-from lactchain.data.figures import time_metrics
+from lactchain.data.evaluations import time_metrics
+from lactchain.data.parquet import work_through
 from lactchain.data.preferences import (
     DROP_REASONS,
     Candidates,
@@ -38,7 +37,6 @@ from lactchain.data.preferences import (
     write_pairs,
 )
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.shards import work_through
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
@@ -102,8 +100,7 @@ def pairs_into(
     ranked_by = "return" if critic is None else f"critic {config.critic}"
     asked = None
     if config.trajectories is not None:
-        episodes = open_trajectories(config.trajectories)
-        check_practised(rollouts.env, decision_states(episodes), config.trajectories)
+        episodes = open_trajectories(config.trajectories, rollouts.env)
         after_completion = config.preferences.share_after_completion is not None
         asked = recorded_texts(episodes, rollouts.env, after_completion)
     pairs, figures = make_preferences(

@@ -1,4 +1,9 @@
-"""What the rounds of a pipeline came to: their figures, whether that is enough, and the summary."""
+"""What the rounds of a pipeline came to: which of them count, whether that is enough, the summary.
+
+Those count that are not worse than the best one before them. Rounds are compared on start states
+that no figure of the run is reported of: who picks the best of several rounds by a sample has
+picked its luck, too.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,21 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from lactchain.config.settings import ActorConfig
+import numpy as np
+
+from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig
 from lactchain.data import alarms
-from lactchain.data.evaluations import AGAIN
-from lactchain.data.figures import PARTS, practised
+from lactchain.data.evaluations import AGAIN, PARTS, practised, read_episodes
+from lactchain.data.intervals import paired_interval
 from lactchain.runs import distributed
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.run import Run
+from lactchain.stages import evaluate
+from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.selection import MOST_UNDONE, score
 from lactchain.storage.files import stand_for
 from lactchain.storage.manifests import verify_if_described, write_with_manifest
 
@@ -62,7 +71,70 @@ PATIENCE = 4
 """Rounds that are no better than the best before, by success and then by return, after which a run
 ends."""
 
+MOST_UNDONE = 2
+"""Rounds in a row that are undone before the run ends."""
+
+TEMPERATURES = {"greedy": 0.0, "sampled": 1.0}
+"""How the start states are played, each once: a player that never wanders tells less of what was
+learnt than one that is asked to."""
+
 log = logging.getLogger(__name__)
+
+
+class Selection:
+    """Plays the rounds of a pipeline on their own start states, and compares them."""
+
+    def __init__(self, config: RunPipelineConfig, run: Run) -> None:
+        self.config, self.run = config, run
+
+    def play(self, actor: GuidedActorConfig, folder: RunConfig) -> dict[str, float]:
+        """Plays a round's actor, and returns its figures: `selection/<how>/<figure>`.
+
+        Args:
+            folder: of the round's selection; that of each way to play lies in it.
+        """
+        found = {}
+        for how, temperature in TEMPERATURES.items():
+            config = EvaluateConfig(
+                run=replace(folder, run_dir=f"{folder.run_dir}/{how}"),
+                environment=self.config.environment,
+                actor=replace(actor, temperature=temperature),
+                evaluation=EvaluationConfig(
+                    num_envs=self.config.evaluation.num_envs,
+                    num_starts=self.config.selection.num_starts,
+                    sample="selection",
+                    num_samples=0,
+                ),
+            )
+            figures = evaluate.main(config)
+            for name in ("success_rate", "success_within_2_chains"):
+                found[f"selection/{how}/{name}"] = practised(figures, name)
+        return found
+
+    def is_worse(self, number: int, best: int) -> bool:
+        """Whether a round is worse than another: its interval of the difference excludes equality.
+
+        In greedy and in sampled success, or in greedy success within two completions; never in
+        greedy success alone, which a player that stops to wander loses by getting better.
+        """
+
+        def falls(how: str, most_chains: float = math.inf) -> bool:
+            before, after = (self._successes(n, how, most_chains) for n in (best, number))
+            return paired_interval(before, after)[1] < 0
+
+        return falls("greedy", most_chains=2) or (falls("greedy") and falls("sampled"))
+
+    def _successes(self, number: int, how: str, most_chains: float) -> np.ndarray:
+        """Whether each practised start state was solved within so many completions (N,)."""
+        folder = self.run.directory / f"round_{number}/selection/{how}"
+        results = [r for r in read_episodes(folder / "episodes.json") if not r.held_back]
+        return np.array([float(r.success and r.num_chains <= most_chains) for r in results])
+
+
+def score(figures: dict[str, Any]) -> float:
+    """What rounds that count are compared by: success, greedy and sampled, and that within two."""
+    names = ("greedy/success_rate", "sampled/success_rate", "greedy/success_within_2_chains")
+    return sum(figures[f"selection/{name}"] for name in names)
 
 
 class RoundResults:

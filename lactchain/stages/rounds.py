@@ -20,7 +20,7 @@ from lactchain.config.settings import (
 )
 from lactchain.data import alarms
 from lactchain.data.episodes import sampled_states
-from lactchain.data.figures import check_success_known
+from lactchain.data.evaluations import check_success_known
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.environments.language import make_language_env
@@ -32,9 +32,8 @@ from lactchain.runs.run import Run
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.round_results import RoundResults
+from lactchain.stages.round_results import RoundResults, Selection
 from lactchain.stages.running import note_servers
-from lactchain.stages.selection import Selection
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
@@ -137,7 +136,7 @@ class Rounds:
             self.recorder.record(number, self.actor, self.critic)
         if self.selection is not None:
             folder = self._stage(f"round_{number}/selection")
-            figures |= self.selection.play(number, greedy, folder)
+            figures |= self.selection.play(greedy, folder)
         worse = number > 0 and self.selection is not None
         worse = worse and self.selection.is_worse(number, self.results.best)
         self.results.add(figures, self.actor, self.critic, undone=worse)

@@ -38,12 +38,11 @@ from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.running import BatchSettings, dry_run, place_of, stage
+from lactchain.stages.running import BatchSettings, dry_run, place_of, require_numbers, stage
 from lactchain.stages.sizing import (
     RULES,
     fill,
     is_null,
-    require_numbers,
     with_values,
 )
 from lactchain.stages.world_size import measure_world
@@ -118,16 +117,23 @@ def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfi
     Raises:
         ConfigError: a null is left that no rule stands for.
     """
-    if not any(is_null(config, rule.key) for rule in RULES):
-        require_numbers(config)
-        return config
     path = None if run is None else run.path("sizes.json")
-    if path is not None and path.is_file():
-        verify_if_described(path, "remove it and give the same command to measure the world again")
-        return with_values(config, read_json(path)["settings"])
+    if any(is_null(config, rule.key) for rule in RULES):
+        if path is not None and path.is_file():
+            again = "remove it and give the same command to measure the world again"
+            verify_if_described(path, again)
+            config = with_values(config, read_json(path)["settings"])
+        else:
+            config = _measured(config, path)
+    require_numbers(config)
+    return config
+
+
+def _measured(config: RunPipelineConfig, path: Path | None) -> RunPipelineConfig:
+    """The configuration with numbers by the world as it is measured now, kept in a file."""
     world = measure_world(config.environment, config.run.seed)
     config, chosen = fill(config, world, distributed.world_size())
-    if run is not None:
+    if path is not None:
         log.info("%s: %s", config.environment.id, world)
         for rule in RULES:
             if rule.key in chosen:

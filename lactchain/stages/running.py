@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from lactchain.runs.process import is_dry_run, seed_everything
 from lactchain.runs.progress import nothing_under_way, under_way
 from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
-from lactchain.stages.sizing import require_numbers
+from lactchain.stages.sizing import RULES
 from lactchain.storage.files import in_bytes, size_of
 
 NOTHING_MADE = "nothing is estimated, and nothing was made"
@@ -135,6 +136,24 @@ def stage(
             write_page(run.directory)
     if alone:
         (closing or partial(show_figures, title))(config, begun.summary)
+
+
+def require_numbers(config: Any, prefix: str = "") -> None:
+    """Refuses nulls that no rule has filled.
+
+    Raises:
+        ConfigError: naming the first.
+    """
+    names = {rule.key.split(".")[-1] for rule in RULES}
+    for item in fields(config):
+        key, value = f"{prefix}{item.name}", getattr(config, item.name)
+        if value is None and item.name in names and item.default is not None:
+            raise ConfigError(
+                f"{key}: expected a number, got null, which stands for one only in run_pipeline,"
+                " and only where docs/configuration.md has a rule; give a number"
+            )
+        if is_dataclass(value):
+            require_numbers(value, f"{key}.")
 
 
 def note_servers(config: Any, run: Run) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from lactchain.config.settings import PlayerConfig
 from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import DataError
 from lactchain.stages.world_size import BY_MODEL, WorldSize, gamma_of
 from lactchain.types import Action, ChainGrammar
 
@@ -204,9 +204,6 @@ def fill(config: Config, world: WorldSize, processes: int) -> tuple[Config, dict
 
     Args:
         processes: among which batches are shared out.
-
-    Raises:
-        ConfigError: a null is left that no rule stands for.
     """
     chosen = {}
     for rule in RULES:
@@ -214,7 +211,6 @@ def fill(config: Config, world: WorldSize, processes: int) -> tuple[Config, dict
             value = rule.value(world, config, processes)
             config = with_value(config, rule.key, value)
             chosen[rule.key] = value
-    require_numbers(config)
     return config, chosen
 
 
@@ -241,21 +237,3 @@ def with_values(config: Config, values: Mapping[str, Any]) -> Config:
     for key, value in values.items():
         config = with_value(config, key, value)
     return config
-
-
-def require_numbers(config: Any, prefix: str = "") -> None:
-    """Refuses nulls that no rule has filled.
-
-    Raises:
-        ConfigError: naming the first.
-    """
-    names = {rule.key.split(".")[-1] for rule in RULES}
-    for item in fields(config):
-        key, value = f"{prefix}{item.name}", getattr(config, item.name)
-        if value is None and item.name in names and item.default is not None:
-            raise ConfigError(
-                f"{key}: expected a number, got null, which stands for one only in run_pipeline,"
-                " and only where docs/configuration.md has a rule; give a number"
-            )
-        if is_dataclass(value):
-            require_numbers(value, f"{key}.")

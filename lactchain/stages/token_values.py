@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from lactchain import plugins
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig, TrainingConfig
 from lactchain.config.token_values import ValueConfig
-from lactchain.data.episodes import check_practised, decision_states
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
@@ -98,8 +97,7 @@ def read_view(
 
     env = make_language_env(config.environment)
     template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
-    episodes = open_trajectories(config.trajectories)
-    check_practised(env, decision_states(episodes), config.trajectories)
+    episodes = open_trajectories(config.trajectories, env)
     view = token_view(episodes, template, tokenizer, context_of(config.actor))
     used = view.first_tokens() if config.settings.tokens == "first" else view
     return template, used, episodes

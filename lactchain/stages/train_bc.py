@@ -26,8 +26,6 @@ from lactchain.config.settings import (
     check,
 )
 from lactchain.data.episodes import (
-    check_practised,
-    decision_states,
     sampled_episodes,
     sampled_states,
 )
@@ -211,8 +209,7 @@ def rows_to_clone(
     context = context_of(config.actor)
     if config.trajectories is None:
         return cloning_rows(_examples(config, env), template, tokenizer, context)
-    recorded = open_trajectories(config.trajectories)
-    check_practised(env, decision_states(recorded), config.trajectories)
+    recorded = open_trajectories(config.trajectories, env)
     episodes = chosen_episodes(recorded, config.only_successes, config.best_fraction)
     only_final = config.only_final_completions
     return decision_rows(episodes, template, tokenizer, context, only_final), Counter()
@@ -228,8 +225,7 @@ def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action
         return played_examples(env, _optimal(told), config.behavior, config.run.seed)
     if config.pairs is None:
         return behavior_examples(env, config.behavior, config.run.seed)
-    pairs = open_pairs(config.pairs)
-    check_practised(env, (pair.state for pair in pairs), config.pairs)
+    pairs = open_pairs(config.pairs, env)
     return [(pair.prompt, Action(pair.chosen, pair.chosen_token_ids)) for pair in pairs]
 
 

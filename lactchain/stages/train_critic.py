@@ -25,10 +25,8 @@ from lactchain.config.settings import (
     RunConfig,
     TrainingConfig,
 )
-from lactchain.data.episodes import check_practised, decision_states
-from lactchain.data.evaluations import StateValues, write_values
+from lactchain.data.evaluations import PARTS, StateValues, collection_metrics, write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
-from lactchain.data.figures import PARTS, collection_metrics
 from lactchain.data.intervals import r2, resampled_interval, rmse
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
@@ -96,12 +94,10 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
 
 def _episodes(config: TrainCriticConfig, run: Run) -> tuple[list[Trajectory], dict[str, float]]:
     """The episodes to learn from, read or played, and their figures."""
-    if config.trajectories is not None:
-        trajectories = open_trajectories(config.trajectories)
-        env = make_language_env(config.environment)
-        check_practised(env, decision_states(trajectories), config.trajectories)
-        return trajectories, collection_metrics(trajectories)
-    return collect_rollouts.episodes_into(config, run)
+    if config.trajectories is None:
+        return collect_rollouts.episodes_into(config, run)
+    trajectories = open_trajectories(config.trajectories, make_language_env(config.environment))
+    return trajectories, collection_metrics(trajectories)
 
 
 def critic_trainer(

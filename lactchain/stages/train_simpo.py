@@ -19,7 +19,6 @@ from lactchain.config.settings import (
     TrainingConfig,
     check,
 )
-from lactchain.data.episodes import check_practised
 from lactchain.data.sources import open_pairs
 from lactchain.environments.language import make_language_env
 from lactchain.runs.process import seed_everything
@@ -85,16 +84,15 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     from lactchain.trainers.simpo import SimPOTrainer, preference_rows, warn_if_collapsed
     from lactchain.trainers.trust_region import TrustRegion, sampled_rows
 
-    env = make_language_env(config.environment)
     if config.pairs is None:
         pairs, summary = make_preferences.pairs_into(config, run)
     else:
-        pairs, summary = open_pairs(config.pairs), {}
-        check_practised(env, (pair.state for pair in pairs), config.pairs)
+        pairs, summary = open_pairs(config.pairs, make_language_env(config.environment)), {}
+    grammar = make_language_env(config.environment).grammar
     seed, training = config.run.seed, config.training
     seed_everything(seed, config.run.threads)
     model, tokenizer = load_actor(config.actor, trainable=True)
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
     if not is_plain(config.actor):  # how probable completions were then says nothing of the model
         unknown = {"chosen_logprobs": (), "rejected_logprobs": (), "sampled_logprobs": ()}
         pairs = [replace(pair, **unknown) for pair in pairs]
@@ -112,7 +110,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     trainer.add_callback(region)
     train(trainer)
     warn_if_collapsed(run)
-    save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
+    save_result(trainer, run.path("actor"), policy_file(config.actor, grammar))
     summary |= {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
     summary |= region.distances()
     plugins.call("card", config, run, "actor", summary)

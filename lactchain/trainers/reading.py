@@ -7,7 +7,7 @@ import torch
 from transformers import TrainerCallback
 
 from lactchain.config.settings import ActorConfig
-from lactchain.data.retrieval import retrieval_figures
+from lactchain.data.samples import retrieval_figures
 from lactchain.environments.language import LanguageEnv
 from lactchain.models.actor import LanguageActor
 from lactchain.trainers.guards import GuardedTrainer

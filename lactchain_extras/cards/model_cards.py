@@ -16,8 +16,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from lactchain.data.evaluations import EpisodeResult, read_episodes
-from lactchain.data.figures import by_part
+from lactchain.data.evaluations import EpisodeResult, by_part, read_episodes
 from lactchain.data.intervals import share_interval
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env

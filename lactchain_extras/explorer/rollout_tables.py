@@ -16,8 +16,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lactchain.data.evaluations import CompletionValues, EpisodeResult, StateValues
-from lactchain.data.figures import loops, success_figures
+from lactchain.data.evaluations import (
+    CompletionValues,
+    EpisodeResult,
+    StateValues,
+    loops,
+    success_figures,
+)
 from lactchain.data.preferences import chain_advantages
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lactchain.data.alarms import RULES
-from lactchain.data.evaluations import EpisodeResult
-from lactchain.data.figures import by_part, success_figures
+from lactchain.data.evaluations import EpisodeResult, by_part, success_figures
 from lactchain.data.intervals import share_interval
 from lactchain.environments.views import State
 from lactchain.inspection.run_view import RunView, round_of

@@ -25,8 +25,7 @@ import numpy as np
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, recast
 from lactchain.config.tunable import tunable_values, with_tunables
-from lactchain.data.evaluations import read_episodes
-from lactchain.data.figures import check_success_known
+from lactchain.data.evaluations import check_success_known, read_episodes
 from lactchain.environments.language import make_language_env
 from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
 from lactchain.functional.random_streams import derive_seed

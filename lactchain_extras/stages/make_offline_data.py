@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig, check
 from lactchain.data.episodes import Episode, Limits, Region, go_round, sampled_episodes
-from lactchain.data.figures import collection_metrics, movement_metrics, time_metrics
+from lactchain.data.evaluations import collection_metrics, movement_metrics, time_metrics
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import write_trajectories
