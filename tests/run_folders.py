@@ -5,12 +5,8 @@ import math
 from itertools import count
 from pathlib import Path
 
-import numpy as np
-
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.evaluations import CompletionValues, write_values
 from lactchain.data.trajectories import write_trajectories
-from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.storage.manifests import write_run_file, write_with_manifest
@@ -91,23 +87,14 @@ def write_run(
 
 
 def write_maze_run(directory: Path) -> Path:
-    """A run in LMRL-Gym's maze: what each move is worth, a way to the goal, one that wanders."""
+    """A run in LMRL-Gym's maze: a way to the goal, and one that wanders."""
     write_run(directory, {"environment": {"id": MAZE.id, "extractor": MAZE.extractor}}, 3)
     env = make_language_env(MAZE)
     optimal, wandering, seeds = OptimalChains(env), RandomChains(env.grammar), count()
-    model = env.view.model(env.env)
-    values = optimal_values(model, 0.99)
-    all_values = np.zeros(len(model.terminal))
-    all_values[model.non_terminal] = values
-    q = (model.reward + 0.99 * all_values[model.next_state])[model.non_terminal, :, 0]
-    states = tuple(model.non_terminal_states)
-    completions = tuple(env.grammar.render([action]) for action in range(4))
-    advantages = tuple(map(tuple, q - values[:, None]))
-    told = CompletionValues(states, completions, tuple(values), advantages)
-    write_values(directory / "completion_values.json", told)
+    start = env.view.model(env.env).non_terminal_states[0]
     said = {"optimal": lambda text: optimal.complete(text, 0)}
     said["random"] = lambda text: wandering.complete(text, next(seeds))
-    episodes = [play(env, say, n, states[0], name) for n, (name, say) in enumerate(said.items())]
+    episodes = [play(env, say, n, start, name) for n, (name, say) in enumerate(said.items())]
     write_trajectories(directory / "trajectories" / "000000.parquet", episodes)
     return directory
 

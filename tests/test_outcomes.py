@@ -5,10 +5,11 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
-from script_setups import COLLECT, PREFERENCES, config_of, run_here
+from script_setups import COLLECT, PREFERENCES, SHAPE, config_of, run_here
 from test_preferences import Says
 
-from lactchain.config.settings import EnvironmentConfig
+from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig
+from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.episodes import RecordedText
 from lactchain.data.preferences import read_pairs
@@ -19,6 +20,8 @@ from lactchain.environments.language import LanguageEnv, language_env, make_lang
 from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import Outcome, shipped_view
 from lactchain.errors import ConfigError
+from lactchain.stages import evaluate
+from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.types import Discount
 from lactchain_extras.wordle.env import CLUES_TEMPLATE, Wordle
@@ -160,3 +163,17 @@ def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():
     view = replace(env.view, competent="clever")
     with pytest.raises(ConfigError, match="competent: expected one of .*consistent.*, got 'clev"):
         view.check(env.env)
+
+
+def test_an_actor_plays_wordle_by_configuration_alone(tmp_path):
+    prepare_tiny_actor(tmp_path / "actor", SHAPE, FEW)
+    for decoding in ("free", "constrained", "scored"):
+        job = EvaluateConfig(
+            run=RunConfig(run_dir=str(tmp_path / decoding)),
+            environment=FEW,
+            actor=ActorConfig(str(tmp_path / "actor"), decoding=decoding, dtype="float32"),
+            evaluation=EvaluationConfig(num_samples=4, num_episodes_per_start=5),
+        )
+        summary = evaluate.main(job)
+        assert summary["num_episodes"] == 5
+        assert decoding == "free" or summary["invalid_rate"] == 0

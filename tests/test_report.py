@@ -8,13 +8,11 @@ import re
 import shutil
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 from explorer_runs import GridRun, unpack
 from run_folders import (
     HOSTILE,
     hostile_trajectory,
-    write_maze_run,
     write_run,
     write_text_run,
     write_wordle_run,
@@ -32,7 +30,7 @@ from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import render, write_report
-from lactchain_extras.explorer.rollout_tables import Ways, Worth
+from lactchain_extras.explorer.rollout_tables import Ways
 from lactchain_extras.explorer.summary import state_label, summarise
 from lactchain_extras.films import film_run
 
@@ -279,19 +277,6 @@ def test_hostile_text_anywhere_does_not_leave_its_place(tmp_path):
 def test_a_screen_that_there_is_not_is_refused(run):
     with pytest.raises(ValueError, match="screen: expected one of .*summary.*, got 'film'"):
         render(open_run(run.directory), screen="film")
-
-
-def test_moves_have_the_values_that_the_value_model_gave_them(tmp_path):
-    run = open_run(write_maze_run(tmp_path / "run"))
-    optimal, wandering = run.trajectories
-    worth = Worth(None, run.completion_values)
-    values, advantages = zip(*worth.of(optimal), strict=True)
-    assert advantages == pytest.approx([0.0] * 12)
-    steps = np.arange(12, 0, -1)
-    assert values == pytest.approx((0.99 ** (steps - 1) - 1) / 0.01)
-    lost = [advantage for _, advantage in worth.of(wandering)]
-    assert min(lost) < 0 and max(lost) <= 1e-12
-    assert page_of(run.directory).table("steps")["value"][11] == 0.0
 
 
 def test_games_of_wordle_show_coloured_letters(tmp_path):

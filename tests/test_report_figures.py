@@ -13,7 +13,6 @@ from run_folders import play, write_run
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.evaluations import (
-    CompletionValues,
     EpisodeResult,
     StateValues,
     read_values,
@@ -121,17 +120,9 @@ def test_values_come_back_equal(tmp_path, exact):
     assert read_values(tmp_path / "values.json") == values
     with pytest.raises(ValueError, match="exact: expected a value for each of 1 states, got 2"):
         StateValues(({},), (0.0,), (0.0, 1.0), 0.9)
-
-
-def test_completion_values_come_back_equal(tmp_path):
-    values = CompletionValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0, -1.0),))
-    write_values(tmp_path / "completion_values.json", values)
-    assert read_values(tmp_path / "completion_values.json", CompletionValues) == values
-    with pytest.raises(ValueError, match="advantages: expected 1 rows of 2"):
-        CompletionValues(({"a": 1},), ("x", "y"), (0.5,), ((0.0,),))
     (tmp_path / "other.json").write_text('{"schema_version": 1}')
     with pytest.raises(DataError, match="other.json: not of schema version 1"):
-        read_values(tmp_path / "other.json", CompletionValues)
+        read_values(tmp_path / "other.json")
 
 
 def test_curves_keep_the_last_record_of_a_step_and_show_gaps(tmp_path):

@@ -3,10 +3,9 @@
 A return alone does not tell a policy that is slow from one that is stuck: episodes go into walls,
 back and forth, round in circles.
 
-`values.json` holds the critic's value of every state beside the exact one; `completion_values.json`
-what every completion to every state is worth; `episodes.json` how each start state went. All are
-JSON, written whole or not at all (`DiskError`), with a manifest beside each; what is missing,
-damaged, of another run or of another schema is not read (`DataError`).
+`values.json` holds the critic's value of every state beside the exact one, `episodes.json` how each
+start state went. Both are JSON, written whole or not at all (`DiskError`), with a manifest beside
+each; what is missing, damaged, of another run or of another schema is not read (`DataError`).
 """
 
 import json
@@ -37,7 +36,6 @@ LOOP_REPEATS = 3
 
 log = logging.getLogger(__name__)
 
-Values = TypeVar("Values", "StateValues", "CompletionValues")
 Result = TypeVar("Result")
 
 
@@ -98,31 +96,6 @@ class StateValues:
 
 
 @dataclass(frozen=True)
-class CompletionValues:
-    """What A completions to each of S states are worth to a value model.
-
-    Attributes:
-        states: S states as the environment's view gives them (JSON objects).
-        completions: A texts, in the order of the action numbers.
-        values: S values V(s), in return units.
-        advantages: S rows of A advantages, Q(s, completion) − V(s).
-    """
-
-    states: tuple[Mapping[str, Any], ...]
-    completions: tuple[str, ...]
-    values: tuple[float, ...]
-    advantages: tuple[tuple[float, ...], ...]
-
-    def __post_init__(self) -> None:
-        shape = len(self.states), len(self.completions)
-        sizes = {len(row) for row in self.advantages} or {shape[1]}
-        if (len(self.values), len(self.advantages)) != (shape[0],) * 2 or sizes != {shape[1]}:
-            raise ValueError(
-                f"advantages: expected {shape[0]} rows of {shape[1]}, and a value each"
-            )
-
-
-@dataclass(frozen=True)
 class EpisodeResult:
     """How an episode from one start state went.
 
@@ -143,14 +116,19 @@ class EpisodeResult:
     held_back: bool = False
 
 
-def write_values(path: str | Path, values: StateValues | CompletionValues) -> None:
-    """Writes `values.json` or `completion_values.json`."""
+def write_values(path: str | Path, values: StateValues) -> None:
+    """Writes `values.json`."""
     _write(path, asdict(values))
 
 
-def read_values(path: str | Path, kind: type[Values] = StateValues) -> Values:
-    """Reads what `write_values` wrote; `kind` is the class of that."""
-    return _read(path, lambda fields: kind(**{k: _as_tuple(v) for k, v in fields.items()}))
+def read_values(path: str | Path) -> StateValues:
+    """Reads what `write_values` wrote."""
+
+    def make(fields: dict[str, Any]) -> StateValues:
+        lists = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+        return StateValues(**lists)
+
+    return _read(path, make)
 
 
 def write_episodes(path: str | Path, episodes: Sequence[EpisodeResult]) -> None:
@@ -167,11 +145,6 @@ def ranks(values: Sequence[float]) -> np.ndarray:
     """Ranks of N values from 1; those that are equal share their mean rank."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     return (sizes.cumsum() - (sizes - 1) / 2)[group]
-
-
-def _as_tuple(value: Any) -> Any:
-    """A list as a tuple, with the lists in it; anything else as it is."""
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def _write(path: str | Path, fields: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lactchain.data import parquet
-from lactchain.data.evaluations import CompletionValues, StateValues
+from lactchain.data.evaluations import StateValues
 from lactchain.data.parquet import work_through
 from lactchain.environments.chance import (
     best_chains,
@@ -36,7 +36,6 @@ from lactchain.types import Critic, Policy, Trajectory, ask
 if TYPE_CHECKING:
     from lactchain.models.actor import LanguageActor
 
-MAX_VALUES = 20_000
 KIND, VERSION = "chain_probabilities", 1
 
 # So many states of the 4x4 grid should take a 7B model about ten seconds of a GPU. Signals are
@@ -104,27 +103,6 @@ def critic_against_exact(critic: Critic, policy: ExactPolicy, env: LanguageEnv) 
         exact=tuple(map(float, np.asarray(exact))),
         gamma=critic.gamma,
         discount_per=critic.discount_per,
-    )
-
-
-def estimate_completion_values(policy: Policy, env: LanguageEnv) -> CompletionValues | None:
-    """V(s) and the advantage of each completion, by the values that a policy ranks with.
-
-    None where there is no such ranking, where the view does not list states or their texts depend
-    on what happened before, or where there would be more than `MAX_VALUES` of them.
-    """
-    ranking = getattr(policy, "ranking", None)
-    if ranking is None or env.view.states is None or env.history != 1:
-        return None
-    states = env.view_states()
-    if len(states) * len(ranking.actions) > MAX_VALUES:
-        return None
-    texts = [env.reset(options={"state": state})[0] for state in states]
-    return CompletionValues(
-        states=tuple(states),
-        completions=tuple(action.text for action in ranking.actions),
-        values=tuple(ranking.state_values(texts).tolist()),
-        advantages=tuple(map(tuple, ranking.advantages(texts).tolist())),
     )
 
 

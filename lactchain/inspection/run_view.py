@@ -10,14 +10,13 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lactchain import plugins
 from lactchain.config.settings import EnvironmentConfig, known_fields
 from lactchain.data.evaluations import (
-    CompletionValues,
     EpisodeResult,
     StateValues,
     read_episodes,
@@ -90,11 +89,6 @@ class RunView:
     def values(self) -> StateValues | None:
         """The critic's values beside the exact ones."""
         return self._read("values.json", read_values)
-
-    @cached_property
-    def completion_values(self) -> CompletionValues | None:
-        """What each completion to each state is worth to a value model."""
-        return self._read("completion_values.json", partial(read_values, kind=CompletionValues))
 
     @cached_property
     def token_values(self) -> ValuedTokens | None:

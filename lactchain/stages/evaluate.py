@@ -1,9 +1,8 @@
 """Evaluates an actor: an episode from every start state, and sampled completions.
 
 Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per
-episode), RUN/samples/*.parquet, RUN/summary.json and, where completions are ranked by values,
-RUN/completion_values.json; of an actor that values guide, RUN/token_values
-(`lactchain.data.inspections`).
+episode), RUN/samples/*.parquet, RUN/summary.json and, of an actor that values guide,
+RUN/token_values (`lactchain.data.inspections`).
 Decoding and temperature are the actor's: greedy and free by default, with --actor.decoding
 constrained or scored as alternatives.
 """
@@ -15,9 +14,8 @@ from lactchain import plugins
 from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.episodes import StartSample, sampled_starts
-from lactchain.data.evaluations import write_episodes, write_values
+from lactchain.data.evaluations import write_episodes
 from lactchain.data.exact_values import (
-    estimate_completion_values,
     expected_figures,
     greedy_share,
 )
@@ -106,8 +104,6 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         write_episodes(run.path("episodes.json"), results)
         if config.panel is not None:
             panels.write_result(run, config.panel, config)
-        if (values := estimate_completion_values(actor, rollouts.env)) is not None:
-            write_values(run.path("completion_values.json"), values)
         if actor.values is not None:
             shown = run, actor.values.online, actor.template, read_trajectories(folder)
             plugins.call("token_values", *shown)

@@ -94,7 +94,7 @@ def _worth(view: RunView, number: int | None) -> Worth:
     The values that a round has recorded come before those of the critic's own stage.
     """
     if number is None:
-        return Worth(view.newest("values"), view.newest("completion_values"))
+        return Worth(view.newest("values"))
     recorded = _recorded(view.inspections[number]) if number in view.inspections else None
     critic = view.stages.get(f"round_{number}/critic")
     return Worth(recorded or (critic.values if critic else None))
