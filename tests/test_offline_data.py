@@ -39,7 +39,7 @@ def make(config, run_dir: Path, **changes):
 def maze_run(tmp_path_factory):
     """A run folder with the episodes in all formats."""
     run_dir = tmp_path_factory.mktemp("maze") / "run"
-    make(MAZE, run_dir, export=["minari", "datasets"])
+    make(MAZE, run_dir, export=["minari"])
     return run_dir
 
 
@@ -142,7 +142,7 @@ def test_wordle_data_mix_words_that_fit_with_any(tmp_path):
 # --- other formats -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["minari/lactchain/offline-v0", "dataset"])
+@pytest.mark.parametrize("kind", ["minari/lactchain/offline-v0", "trajectories"])
 def test_exported_data_are_imported_again(kind, maze_run, maze_data, tmp_path):
     imported, again = make(replace(MAZE, source=str(maze_run / kind)), tmp_path / "run")
     assert imported == maze_data

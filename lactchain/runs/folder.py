@@ -61,8 +61,8 @@ Inputs = dict[str, dict[str, str]]
 # Fields that may change when a run continues, since they do not change what it computes.
 HARMLESS = frozenset((
     "run_dir", "resume", "timeout_minutes", "report_to", "logging_steps", "log_every_steps",
-    "save_every_updates", "save_every_steps", "keep_checkpoints", "push_to_hub", "public",
-    "urls", "in_flight", "timeout_seconds", "max_drift",
+    "save_every_updates", "save_every_steps", "keep_checkpoints", "urls", "in_flight",
+    "timeout_seconds", "max_drift",
 ))  # fmt: skip
 _SECRET = re.compile(
     r"(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(token|(?<=.)tokens)$"

@@ -1,7 +1,7 @@
 """Makes episodes to learn from offline: scripted policies play, or a data set is imported.
 
 Reads --source if given (a Minari data set of text in arrow, or a Hugging Face data set); writes
-RUN/trajectories/*.parquet, and RUN/minari/ and RUN/dataset/ where --export names them.
+RUN/trajectories/*.parquet, and RUN/minari/ where --export names it.
 """
 
 import copy
@@ -27,7 +27,6 @@ from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.stages.running import stage
 from lactchain.types import Policy, Trajectory
-from lactchain_extras.exchange.dataset_files import write_dataset
 from lactchain_extras.exchange.minari_files import DATASET_ID, write_minari
 
 
@@ -67,11 +66,10 @@ class MakeOfflineDataConfig:
     source: str | None = None
     """Folder of a Minari data set of text, or of a Hugging Face data set of episodes, to take
     instead of playing; null: scripted policies play."""
-    export: list[Literal["minari", "datasets"]] = field(default_factory=list)
-    """Formats to write beside the trajectory files: minari (arrow), datasets (Hugging Face, with a
-    card)."""
+    export: list[Literal["minari"]] = field(default_factory=list)
+    """Formats to write beside the trajectory files: minari (arrow)."""
     dataset_id: str = "lactchain/offline-v0"
-    """Name of the exported data sets, with a version as Minari wants it."""
+    """Name of the exported data set, with a version as Minari wants it."""
 
     def __post_init__(self) -> None:
         named = "minari" not in self.export or DATASET_ID.fullmatch(self.dataset_id)
@@ -193,7 +191,7 @@ def retell(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:
 def export_episodes(
     trajectories: Sequence[Trajectory], config: MakeOfflineDataConfig, run: Run
 ) -> None:
-    """Writes the formats that a configuration asks for, to RUN/minari and RUN/dataset."""
+    """Writes the formats that a configuration asks for, to RUN/minari."""
     about = f"Made by `make_offline_data.py` with the policies {config.behavior.policies}."
     if config.source is not None:
         about = f"Imported from `{Path(config.source).name}`."
@@ -204,6 +202,3 @@ def export_episodes(
         write_minari(
             run.path("minari"), config.dataset_id, trajectories, env_spec=spec, description=about
         )
-    if "datasets" in config.export:
-        title = config.dataset_id
-        write_dataset(run.path("dataset"), trajectories, title=title, description=about)
