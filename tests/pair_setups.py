@@ -8,7 +8,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from accelerate import PartialState
 from accelerate.state import GradientState
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
-from training_setups import MAKERS, STATES, open_run
+from training_setups import MAKERS, STATES, new_group, open_run
 
 from lactchain.config.settings import ActorConfig, TrainingConfig
 from lactchain.errors import Interrupted
@@ -34,7 +33,6 @@ from lactchain.runs.run import read_metrics
 from lactchain.trainers import guards
 from lactchain.trainers.base import save_result, train
 
-GROUP = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
 FSDP2 = {
     "ACCELERATE_USE_FSDP": "true",
     "ACCELERATE_TORCH_DEVICE": "cpu",
@@ -65,11 +63,8 @@ def run_on_two(
     Raises:
         AssertionError: with their logs, if one of them failed.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     files = [folder / f"rank-{rank}.json" for rank in range(2)]
-    variables = {**GROUP, "MASTER_PORT": port, "ACCELERATE_MIXED_PRECISION": mixed_precision}
+    variables = {**new_group(), "ACCELERATE_MIXED_PRECISION": mixed_precision}
     start = training_setups._preloaded().Process
     processes = [
         start(target=_main, args=(rank, variables, fsdp, file, work))

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import runpy
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,6 +46,7 @@ from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 from lactchain.stages.train_mc import TrainMCConfig
+from lactchain.types import Action
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig
 from lactchain_extras.stages.make_offline_data import RecordingConfig
@@ -78,6 +78,20 @@ RESULTS = {
     "train_simpo": ["pairs", "actor/model.safetensors"],
     "evaluate": ["trajectories", "episodes.json"],
 }
+
+
+class Says:
+    """A policy that answers by the number of the row, or always the same."""
+
+    name = "says"
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.asked, self.batches = texts, [], []
+
+    def act(self, observations: list[str], seeds: list[int]) -> list[Action]:
+        self.asked += observations
+        self.batches.append(len(observations))
+        return [Action(self.texts[i % len(self.texts)]) for i in range(len(observations))]
 
 
 @functools.cache
@@ -202,10 +216,7 @@ def start(script: str, config: Any, *arguments: str, **variables: str) -> BasePr
 
 def start_two(script: str, config: Any, second: Any = None) -> list[BaseProcess]:
     """Two such processes that work together (gloo); the second may have its own configuration."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    group = training_setups.new_group()
     configs = {"0": config, "1": second or config}
     return [start(script, c, RANK=rank, LOCAL_RANK=rank, **group) for rank, c in configs.items()]
 

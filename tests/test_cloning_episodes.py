@@ -1,7 +1,5 @@
 """Cloning recorded episodes: which ones, which tokens, and what cannot be cloned."""
 
-import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -104,26 +102,14 @@ def test_tokens_of_another_tokenizer_are_refused(played, weights, tmp_path):
         run_here("train_bc", config_of(weights, tmp_path, tmp_path / "data.parquet"))
 
 
-def test_a_decision_longer_than_the_models_context_is_named(played, weights, tmp_path):
-    short = shutil.copytree(weights / "actor", tmp_path / "short")
-    (short / "manifest.json").unlink()
-    settings = json.loads((short / "config.json").read_text()) | {"max_position_embeddings": 8}
-    (short / "config.json").write_text(json.dumps(settings))
-    write_trajectories(tmp_path / "data.parquet", played)
-    config = config_of(weights, tmp_path, tmp_path / "data.parquet")
+def test_a_decision_longer_than_the_models_context_is_named(played, tokenizer):
+    template = PromptTemplate.for_grammar(tokenizer, "none", Rollouts(GRID).env.grammar)
     with pytest.raises(DataError, match=r"episode \d+, decision \d+: .* the model reads 8"):
-        run_here("train_bc", replace(config, actor=ActorConfig(str(short), dtype="float32")))
+        decision_rows(played, template, tokenizer, 8)
 
 
-def test_a_damaged_file_or_another_schema_is_named(played, weights, tmp_path):
-    file = tmp_path / "data.parquet"
-    write_trajectories(file, played[:5])
-    content = bytearray(file.read_bytes())
-    content[100] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=r"data\.parquet: damaged"):
-        run_here("train_bc", config_of(weights, tmp_path, file))
+def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ValueError, match="trajectories: expected null beside `pairs`"):
-        config_of(weights, tmp_path, file, pairs="pairs")
+        TrainBCConfig(trajectories="played", pairs="pairs")
     with pytest.raises(ValueError, match="best_fraction"):
-        config_of(weights, tmp_path, file, best_fraction=0.0)
+        TrainBCConfig(best_fraction=0.0)

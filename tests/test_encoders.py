@@ -272,6 +272,6 @@ def test_a_critic_of_chains_learns_which_completion_is_better_and_ranks_pairs(we
     losses = trained(critic, tmp_path / "run", played, steps=40)
     assert losses[-1] < 0.1 * losses[0]
     policy = FunctionPolicy(lambda _, seed: chains[seed % 3], draws=True)
-    found = sample_candidates(policy, rollouts, states[16:], 12, 0, critic, 0.9, "action")
+    found = sample_candidates(policy, rollouts, states[16:], 12, 0, critic)
     pairs, _ = make_pairs(found, min_margin=0.1)  # in states it has not seen
     assert {(pair.chosen, pair.rejected) for pair in pairs} == {(chains[2], chains[0])}

@@ -46,28 +46,25 @@ def asked(path):
 TRAIN, OTHER = pairs("1", "2", "3"), pairs("x", "y")
 
 
-@pytest.mark.parametrize(
-    ("train", "other"),
-    [
-        ("data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"),
-        ("train.jsonl", "test.jsonl"),
-        ("train.json", "validation.json"),
-        ("train/a.parquet", "test/a.parquet"),
-        ("train-00000-of-00001.parquet", "dev-00000-of-00001.parquet"),
-        ("data/train.parquet", "data/eval.parquet"),
-        ("train.jsonl", "train_sft.jsonl"),
-    ],
-)
+SPLITS = {
+    "data/train-00000-of-00001.parquet": "data/test-00000-of-00001.parquet",
+    "train.jsonl": "test.jsonl",
+    "train.json": "validation.json",
+    "train/a.parquet": "test/a.parquet",
+    "train-00000-of-00001.parquet": "dev-00000-of-00001.parquet",
+    "data/train.parquet": "data/eval.parquet",
+    "train.ndjson": "train_sft.ndjson",
+}
+
+
+@pytest.mark.parametrize(("train", "other"), SPLITS.items())
 def test_of_several_splits_the_one_for_training_is_read(tmp_path, train, other):
     put(tmp_path / train, TRAIN)
     put(tmp_path / other, OTHER)
     assert asked(tmp_path) == ["1", "2", "3"]
     assert asked(tmp_path / other) == ["x", "y"]
-
-
-def test_episodes_of_a_test_split_are_not_trained_on(tmp_path):
-    put(tmp_path / "train.jsonl", [EPISODE] * 3)
-    put(tmp_path / "test.jsonl", [EPISODE] * 2)
+    for file, rows in ((train, [EPISODE] * 3), (other, [EPISODE] * 2)):
+        put(tmp_path / file, rows)
     assert len(open_trajectories(tmp_path)) == 3
 
 
@@ -187,26 +184,16 @@ def test_answers_to_two_prompts_or_none_are_refused(tmp_path, row):
 # --- types ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("terminated", "false"),
-        ("terminated", "true"),
-        ("terminated", 2),
-        ("terminated", [True]),
-        ("success", "no"),
-        ("observations", "ab"),
-        ("observations", ["a", None]),
-        ("observations", [1, 2]),
-        ("completions", [5]),
-        ("completions", "g"),
-        ("completions", {"0": "go"}),
-        ("rewards", ["1"]),
-        ("rewards", [True]),
-        ("rewards", [None]),
-        ("rewards", "1"),
-    ],
-)
+STRANGE = {
+    "terminated": ["false", "true", 2, [True]],
+    "success": ["no"],
+    "observations": ["ab", ["a", None], [1, 2]],
+    "completions": [[5], "g", {"0": "go"}],
+    "rewards": [["1"], [True], [None], "1"],
+}
+
+
+@pytest.mark.parametrize(("column", "value"), [(c, v) for c, vs in STRANGE.items() for v in vs])
 def test_a_cell_of_another_type_is_refused_by_row_and_column(tmp_path, column, value):
     put(tmp_path / "a.jsonl", [EPISODE, EPISODE | {column: value}])
     with pytest.raises(DataError, match=f"a.jsonl: row 1: {column}: expected"):

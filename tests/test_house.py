@@ -24,8 +24,8 @@ AT_MOST = {  # and the goals: 0, but for
     "files of train_simpo": 62,  # 20
     "files of train_critic": 58,  # 20
     "files of run_pipeline": 49,  # 20
-    "climbs of train_simpo": 8,  # 6
-    "climbs of train_critic": 8,  # 6
+    "climbs of train_simpo": 7,  # 6
+    "climbs of train_critic": 7,  # 6
     "climbs of run_pipeline": 6,  # 6
 }
 """Today's figures; a figure that is not here is at most 0."""

@@ -7,7 +7,7 @@ import numpy as np
 import other_worlds  # noqa: F401  - registers them
 import pytest
 import torch
-from script_setups import GRID, build_weights
+from script_setups import GRID
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lactchain.config.settings import RunConfig, SamplerConfig
@@ -21,14 +21,6 @@ from lactchain_extras.stages import judge as stage
 
 pytestmark = pytest.mark.extras
 GAMMA = 0.9
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    """A folder with an untrained actor and encoder."""
-    folder = tmp_path_factory.mktemp("weights")
-    build_weights(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
-from script_setups import build_weights, config_of
+from script_setups import config_of
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import EnvironmentConfig
@@ -35,12 +35,12 @@ def panel(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory):
+def result(weights, tmp_path_factory):
     """A panel, and what an untrained actor answered to it."""
     folder = tmp_path_factory.mktemp("result")
     path = folder / "panel.json"
     write_sealed(path, panels.make_panel(SMALL, 20, 3))
-    config = config_of("evaluate", build_weights(folder / "weights"), folder / "run")
+    config = config_of("evaluate", weights, folder / "run")
     asked = replace(config.evaluation, num_samples=0, num_envs=7)
     actor = replace(config.actor, decoding="constrained", temperature=1.0)
     config = replace(config, environment=SMALL, evaluation=asked, actor=actor)

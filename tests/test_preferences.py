@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from script_setups import Says
 
 from lactchain.config.settings import EnvironmentConfig, PreferenceConfig
 from lactchain.data.candidates import sample_candidates
@@ -67,11 +68,6 @@ def test_best_is_chosen_and_worst_rejected():
     about = PreferencePair("where?", "best", "worst", env_id="e", seed=4, state={"x": 1})
     for name in ("prompt", "env_id", "seed", "state"):
         assert getattr(pair, name) == getattr(about, name)
-
-
-def test_of_equally_good_completions_the_shortest_is_chosen():
-    pairs, _ = make_pairs([candidates(("goal and on", 1.0), ("goal", 1.0), ("nowhere", 0.0))])
-    assert [(pair.chosen, pair.rejected) for pair in pairs] == [("goal", "nowhere")]
 
 
 def test_ranking_by_return_needs_no_critic():
@@ -229,24 +225,11 @@ WORLD = EnvironmentConfig("lactchain/GridWorld-v0", {"size": 2})
 LEFT, AHEAD, RIGHT = '["turn left"]', '["move forward"]', '["turn right"]'
 
 
-class Says:
-    """Answers by the number of the row, or always the same."""
-
-    name = "says"
-
-    def __init__(self, *texts):
-        self.texts, self.asked = texts, []
-
-    def act(self, observations, seeds):
-        self.asked += observations
-        return [Action(self.texts[i % len(self.texts)]) for i in range(len(observations))]
-
-
 def three_of_each(policy, num_states, **others):
     """Three candidates in each of some states; the texts that are compared, and those states."""
     rollouts = Rollouts(WORLD)
     states = rollouts.env.view_states()[:num_states]
-    found = sample_candidates(policy, rollouts, states, 3, 0, None, 0.9, "action", **others)
+    found = sample_candidates(policy, rollouts, states, 3, 0, None, **others)
     texts = [[action.text for action in state.actions] for state in found]
     return texts, found, rollouts.observe(states)
 

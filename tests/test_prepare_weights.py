@@ -13,12 +13,7 @@ from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from safetensors.torch import load_file
 
 from lactchain.config.parsing import parse
-from lactchain.config.settings import (
-    ActorConfig,
-    CriticConfig,
-    EnvironmentConfig,
-    TrainingConfig,
-)
+from lactchain.config.settings import ActorConfig, CriticConfig, EnvironmentConfig, TrainingConfig
 from lactchain.config.weights import TinyModelConfig
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts

@@ -74,7 +74,7 @@ def test_a_completion_is_worth_the_mean_over_what_its_text_hides(rollouts):
     """From the left the goal is to the right: three times in four."""
     question = RecordedText("A B\n", (NEAR_LEFT, NEAR_LEFT, NEAR_RIGHT, NEAR_LEFT), ("A B\n",))
     policy = RandomChains(rollouts.env.grammar)
-    [found] = sample_candidates(policy, rollouts, [question], 64, 5, None, 0.9, "action")
+    [found] = sample_candidates(policy, rollouts, [question], 64, 5, None)
     returns = {a.text: r for a, r in zip(found.actions, found.returns, strict=True)}
     np.testing.assert_allclose([returns[move] for move in MOVES], [-1, -1, -0.75, -0.25], atol=0.1)
     assert found.observation == "A B\n" and found.state == NEAR_LEFT

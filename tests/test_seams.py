@@ -100,12 +100,12 @@ def test_a_critic_of_chains_ranks_by_its_values_less_the_mean_of_the_chains():
     for prompt, asked in ((text, state), (later.text, later)):
         known = {(prompt, completion): 3.0, (prompt, '["up"]'): 0.0, (prompt, "nonsense"): 9.0}
         critic = Table(known, mode="action_value")
-        [found] = sample_candidates(policy, rollouts, [asked], 4, 0, critic, 0.5, "action")
+        [found] = sample_candidates(policy, rollouts, [asked], 4, 0, critic)
         assert found.is_chain == (True, True, False, True)
         np.testing.assert_allclose(found.advantages, [1.0, -2.0, 7.0, 1.0])
     # Where nothing is a chain nothing is ranked, and the mean is over all.
     critic = Table({(text, "nonsense"): 9.0, (text, ""): 1.0}, mode="action_value")
-    [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic, 0.5, "action")
+    [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic)
     assert found.is_chain == (False,) * 4 and found.advantages == (4.0, -4.0, 4.0, -4.0)
 
 

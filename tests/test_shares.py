@@ -19,6 +19,8 @@ from lactchain.runs.distributed import Shares
 from lactchain.runs.run import Run
 from lactchain.trainers.base import training_arguments
 
+FILES = write_trajectories, read_trajectories
+
 
 @pytest.fixture
 def together(monkeypatch):
@@ -90,7 +92,7 @@ def test_a_signal_is_noticed_while_waiting(together, tmp_path, monkeypatch):
     monkeypatch.setattr("lactchain.data.parquet.stop_requested", lambda: 15)
     next(iter(Shares(1)))
     with pytest.raises(Interrupted, match="give the same command"):
-        work_through(tmp_path, 1, None, write_trajectories, read_trajectories, "x")
+        work_through(tmp_path, "w", 1, None, *FILES, "x")
 
 
 def test_shards_that_another_process_made_elsewhere_are_an_error(together, tmp_path):
@@ -99,7 +101,7 @@ def test_shards_that_another_process_made_elsewhere_are_an_error(together, tmp_p
     next(iter(others))
     others.finish()
     with pytest.raises(DataError, match="00000-of-00002"):
-        work_through(tmp_path, 2, lambda _: ([], {}), write_trajectories, read_trajectories, "x")
+        work_through(tmp_path, "wo", 1, lambda *_: ([], {}), *FILES, "x")
 
 
 def test_the_time_limit_of_a_run_holds_for_its_process_group(run_dir, monkeypatch):

@@ -335,14 +335,19 @@ def train_in_process(kind: str, weights: Path, run_dir: Path, *args, **variables
 
 def train_on_two(kind: str, weights: Path, run_dir: Path, *args) -> list:
     """Two such processes that work together (gloo), started."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    group = new_group()
     return [
         train_in_process(kind, weights, run_dir, *args, RANK=rank, LOCAL_RANK=rank, **group)
         for rank in "01"
     ]
+
+
+def new_group() -> dict[str, str]:
+    """What tells two processes of each other, but for their ranks."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    return {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
 def logs(run_dir: Path) -> str:

@@ -21,12 +21,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import base_checksum
 from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.storage.files import disk_errors
-from lactchain.storage.manifests import (
-    MANIFEST,
-    read_manifest,
-    verify_manifest,
-    write_manifest,
-)
+from lactchain.storage.manifests import MANIFEST, read_manifest, verify_manifest, write_manifest
 
 log = logging.getLogger(__name__)
 

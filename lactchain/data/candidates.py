@@ -11,6 +11,7 @@ from lactchain.data.episodes import RecordedText, state_of
 from lactchain.data.preferences import Candidates
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.worth import ChainWorth, Plays, is_known, rewards_of, scores_of
+from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
@@ -25,8 +26,6 @@ def sample_candidates(
     num_candidates: int,
     seed: int,
     critic: Critic | None,
-    gamma: float,
-    discount_per: str,
     explorers: Sequence[Policy] = (),
     legal: Sequence[Policy] = (),
 ) -> list[Candidates]:
@@ -42,13 +41,15 @@ def sample_candidates(
         states: what they show when an episode begins is asked; or texts themselves.
         critic: V(s), or Q(s, chain) less the mean over those of the K completions that are chains,
             which stands for V(s).
-        gamma, discount_per: of the returns, and of the critic if there is one.
         explorers: policies that are asked in turn, where all completions are one chain so far, for
             all but the first of them: a policy that is sure of itself finds nothing better.
         legal: policies that say chains alone, asked in turn where completions are no chains and
             there are no two chains to choose from, for all but the first of those.
     """
-    observations = _texts(rollouts, states)
+    observations = [
+        state.text if isinstance(state, RecordedText) else rollouts.observe([state])[0]
+        for state in states
+    ]
     repeated = [observation for observation in observations for _ in range(num_candidates)]
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.measure("generate"):
@@ -59,7 +60,7 @@ def sample_candidates(
     plays = Plays(rollouts, [s for s in states for _ in range(num_candidates)], asked.actions, seed)
     is_chain = np.array([not outcome.infos[1]["invalid_action"] for outcome in plays.first])
     is_chain = is_chain.reshape(len(states), num_candidates)
-    returns, advantages = _worth(plays, repeated, is_chain, critic, Discount(gamma, discount_per))
+    returns, advantages = _worth(plays, repeated, is_chain, critic)
     scores = [()] * len(states) if advantages is None else advantages.reshape(is_chain.shape)
     rows = [slice(i * num_candidates, (i + 1) * num_candidates) for i in range(len(states))]
     return [
@@ -83,13 +84,17 @@ def _worth(
     observations: Sequence[str],
     is_chain: np.ndarray,
     critic: Critic | None,
-    discount: Discount,
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns (S * K,) of completions that were played, and their advantages by a critic.
+
+    They are discounted as the critic's values are, and without one by `FAR_SIGHTED` an action.
 
     Args:
         is_chain: (S, K) which of them are chains.
     """
+    discount = Discount(FAR_SIGHTED)
+    if critic is not None:
+        discount = Discount(critic.gamma, critic.discount_per)
     rollouts, returns = plays.rollouts, rewards_of(plays.first, discount)
     if plays.throw_dice():
         worth = ChainWorth(rollouts, critic, discount)
@@ -103,15 +108,7 @@ def _worth(
     if critic is None:
         return returns, None
     with rollouts.measure("score"):
-        return returns, _advantages(critic, observations, plays.first, returns, is_chain)
-
-
-def _texts(rollouts: Rollouts, states: Sequence[State | RecordedText]) -> list[str]:
-    """What is asked: a question's text, or what a state shows when an episode begins."""
-    return [
-        state.text if isinstance(state, RecordedText) else rollouts.observe([state])[0]
-        for state in states
-    ]
+        return returns, _advantages(critic, observations, plays.first, returns, is_chain, discount)
 
 
 class _Asked:
@@ -211,6 +208,7 @@ def _advantages(
     outcomes: Sequence[Trajectory],
     returns: np.ndarray,
     is_chain: np.ndarray,
+    discount: Discount,
 ) -> np.ndarray:
     """Advantages (S, K) of single-decision episodes, whose S * K first texts were `before`.
 
@@ -224,5 +222,4 @@ def _advantages(
         return q - np.average(q, axis=1, weights=weights, keepdims=True)
     values = critic.values([*before, *(outcome.observations[1] for outcome in outcomes)])
     now, after = np.split(values, [len(before)])
-    discount = Discount(critic.gamma, critic.discount_per)
     return (scores_of(outcomes, returns, after, discount) - now).reshape(shape)

@@ -70,12 +70,11 @@ def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactP
     """
     observations = [env.reset(options={"state": state})[0] for state in env.view_states()]
 
-    def make(shard: int) -> tuple[np.ndarray, dict[str, float]]:
-        first = shard * STATES_PER_SHARD
-        return actor.enumerate(observations[first : first + STATES_PER_SHARD])[1], {}
+    def make(part: Sequence[str], _: int) -> tuple[np.ndarray, dict[str, float]]:
+        return actor.enumerate(part)[1], {}
 
-    num_shards = -(-len(observations) // STATES_PER_SHARD)
-    rows, _ = work_through(folder, num_shards, make, _write, _read, "exact values")
+    size, title = STATES_PER_SHARD, "exact values"
+    rows, _ = work_through(folder, observations, size, make, _write, _read, title)
     completions, _ = actor.enumerate([])
     chains = pad_chains([env.extractor.parse(completion).actions for completion in completions])
     return ExactPolicy(chains, np.array(rows))

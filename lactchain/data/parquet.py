@@ -256,8 +256,9 @@ def _damaged_part(content: bytes) -> str:
 
 def work_through(
     folder: Path,
-    num_shards: int,
-    make: Callable[[int], tuple[Sequence[Row], Mapping[str, float]]],
+    work: Sequence[Any],
+    shard_size: int,
+    make: Callable[[Sequence[Any], int], tuple[Sequence[Row], Mapping[str, float]]],
     write: Callable[[Path, Sequence[Row], Mapping[str, Any]], None],
     read: Callable[[Path], list[Row]],
     title: str,
@@ -266,7 +267,9 @@ def work_through(
 
     Args:
         folder: of the files; on a file system that all processes see.
-        make: the rows of a shard, and a tally: numbers about how they came to be.
+        work: what the rows are made of, `shard_size` of them for each shard.
+        make: takes the work of a shard, and its number; its rows, and a tally: numbers about how
+            they came to be.
         write: takes the file, its rows, and facts for its manifest: the tally, so that it counts
             whoever made them, and when.
         read: the rows of a file; `DataError` where it is not whole.
@@ -279,8 +282,10 @@ def work_through(
     """
     with disk_errors(folder):
         make_folder(folder)
-    paths = [folder / f"{i:05d}-of-{num_shards:05d}.parquet" for i in range(num_shards)]
-    with distributed.Shares(num_shards) as shares, under_way(title, num_shards) as step:
+    parts = [work[i : i + shard_size] for i in range(0, len(work), shard_size)]
+    count = len(parts)
+    paths = [folder / f"{i:05d}-of-{count:05d}.parquet" for i in range(count)]
+    with distributed.Shares(count) as shares, under_way(title, count) as step:
 
         def watch(finished: int) -> None:
             step.at(finished)
@@ -288,7 +293,7 @@ def work_through(
 
         for shard in shares:
             if not _is_whole(paths[shard], read):
-                rows, tally = make(shard)
+                rows, tally = make(parts[shard], shard)
                 write(paths[shard], rows, {"tally": tally})
             watch(shares.finish())
         shares.wait(watch)

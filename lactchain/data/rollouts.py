@@ -90,13 +90,12 @@ class Rollouts:
             return self.play(policy, episodes), self.tally - before
         folder = Path(folder)
 
-        def make(shard: int) -> tuple[list[Trajectory], Counter[str]]:
+        def make(part: Sequence[Episode], _: int) -> tuple[list[Trajectory], Counter[str]]:
             before = self.tally.copy()
-            part = episodes[shard * shard_size : (shard + 1) * shard_size]
             return self.play(policy, part, folder), self.tally - before
 
-        num_shards = -(-len(episodes) // shard_size)
-        return work_through(folder, num_shards, make, write_trajectories, read_trajectories, title)
+        files = write_trajectories, read_trajectories
+        return work_through(folder, episodes, shard_size, make, *files, title)
 
     def play(
         self, policy: Policy, episodes: Sequence[Episode], folder: Path = Path()

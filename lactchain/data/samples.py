@@ -68,26 +68,15 @@ def sample_completions(
     states = sampled_states(rollouts.env, num_samples, seed)
     shard_size = BATCHES_PER_SHARD * rollouts.num_envs
 
-    def make(rows: range) -> list[Sample]:
+    def make(rows: Sequence[int], _: int = 0) -> tuple[list[Sample], dict[str, float]]:
         part = [states[i] for i in rows]
         seeds = [derive_seed(seed, "sample", i) for i in rows]
-        return _sample(policy, rollouts, part, seeds, Path(folder or ""))
+        return _sample(policy, rollouts, part, seeds, Path(folder or "")), {}
 
+    rows, files = range(num_samples), (write_samples, read_samples)
     if folder is None:
-        return make(range(num_samples))
-    shards = [
-        range(start, min(start + shard_size, num_samples))
-        for start in range(0, num_samples, shard_size)
-    ]
-    found, _ = work_through(
-        Path(folder),
-        len(shards),
-        lambda number: (make(shards[number]), {}),
-        write_samples,
-        read_samples,
-        "samples",
-    )
-    return found
+        return make(rows)[0]
+    return work_through(Path(folder), rows, shard_size, make, *files, "samples")[0]
 
 
 def invalid_rate(samples: Sequence[Sample]) -> float:

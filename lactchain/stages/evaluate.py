@@ -15,10 +15,7 @@ from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.episodes import StartSample, sampled_starts
 from lactchain.data.evaluations import write_episodes
-from lactchain.data.exact_values import (
-    expected_figures,
-    greedy_share,
-)
+from lactchain.data.exact_values import expected_figures, greedy_share
 from lactchain.data.intervals import share_interval
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.data.samples import NUM_STATES, invalid_rate, retrieval_figures, sample_completions

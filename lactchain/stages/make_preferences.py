@@ -19,12 +19,7 @@ import numpy as np
 from lactchain.config.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
 from lactchain.data import alarms
 from lactchain.data.candidates import sample_candidates, some_after_completion
-from lactchain.data.episodes import (
-    RecordedText,
-    go_round,
-    recorded_texts,
-    sampled_states,
-)
+from lactchain.data.episodes import RecordedText, go_round, recorded_texts, sampled_states
 from lactchain.data.evaluations import time_metrics
 from lactchain.data.parquet import work_through
 from lactchain.data.preferences import (
@@ -38,7 +33,6 @@ from lactchain.data.preferences import (
 )
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.sources import open_trajectories
-from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
@@ -168,27 +162,18 @@ def make_preferences(
     """
     rollouts = world if isinstance(world, Rollouts) else Rollouts(world)
     settings, env = settings or PreferenceConfig(), rollouts.env
-    per_shard = settings.states_per_shard
     states = _states_to_ask(env, settings, asked, derive_seed(seed, "pairs"))
     leads_on = settings.share_after_completion if asked is None else None
 
-    def make(shard: int) -> tuple[list[PreferencePair], Counter[str]]:
+    def make(
+        part: Sequence[State | RecordedText], shard: int
+    ) -> tuple[list[PreferencePair], Counter[str]]:
         before = rollouts.tally.copy()
-        part = states[shard * per_shard : (shard + 1) * per_shard]
         shard_seed = derive_seed(seed, "candidates", shard)
         if leads_on:
             part = some_after_completion(policy, rollouts, part, leads_on, shard_seed)
         candidates = sample_candidates(
-            policy,
-            rollouts,
-            part,
-            settings.num_candidates,
-            shard_seed,
-            critic,
-            FAR_SIGHTED if critic is None else critic.gamma,
-            "action" if critic is None else critic.discount_per,
-            explorers,
-            legal,
+            policy, rollouts, part, settings.num_candidates, shard_seed, critic, explorers, legal
         )
         pairs, dropped = make_pairs(candidates, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _completion_counts(candidates, env)
@@ -196,11 +181,9 @@ def make_preferences(
         tally["num_flat"] += sum(is_flat(c, settings.min_margin) for c in candidates)
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
-    num_shards = -(-len(states) // per_shard)
     with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
-        pairs, tally = work_through(
-            Path(place), num_shards, make, write_pairs, read_pairs, "preference pairs"
-        )
+        size, files = settings.states_per_shard, (write_pairs, read_pairs)
+        pairs, tally = work_through(Path(place), states, size, make, *files, "preference pairs")
     dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
     require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
     figures = _figures(pairs, tally, len(states)) | time_metrics(tally)

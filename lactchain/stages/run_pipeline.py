@@ -21,11 +21,7 @@ from typing import Any
 
 from lactchain import plugins
 from lactchain.config.parsing import differences, to_dict
-from lactchain.config.settings import (
-    EnvironmentConfig,
-    PlayerConfig,
-    recast,
-)
+from lactchain.config.settings import EnvironmentConfig, PlayerConfig, recast
 from lactchain.data import alarms
 from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import modules_of
@@ -39,12 +35,7 @@ from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.running import BatchSettings, dry_run, place_of, require_numbers, stage
-from lactchain.stages.sizing import (
-    RULES,
-    fill,
-    is_null,
-    with_values,
-)
+from lactchain.stages.sizing import RULES, fill, is_null, with_values
 from lactchain.stages.world_size import measure_world
 from lactchain.storage.files import follow, read_json, to_json
 from lactchain.storage.manifests import verify_if_described, write_with_manifest

@@ -119,12 +119,12 @@ def stage(
     Raises:
         ConfigError: the folder is another run's, or the device has no more memory.
     """
+    alone, dry = nothing_under_way(), is_dry_run()
     if not fills_nulls:
         require_numbers(config)
-    if is_dry_run():
+    if dry:
         yield Stage(None, dry_run(config, batches))
         return
-    alone = nothing_under_way()
     with Run.of(config) as run, under_way(title):
         begun = Stage(run, run.summary if run.finished else None)
         if begun.is_open:

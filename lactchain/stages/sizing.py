@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from lactchain.config.settings import PlayerConfig
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.stages.world_size import BY_MODEL, WorldSize, gamma_of
-from lactchain.types import Action, ChainGrammar
+from lactchain.types import Action
 
 Config = TypeVar("Config")
 
@@ -76,28 +75,26 @@ def rows_of_simpo(world: WorldSize) -> int:
 
 
 def room_for_a_chain(config: Any) -> int:
-    """Tokens of the longest chain; the words of tiny models that a run builds are tokens."""
-    if config.tiny is None:
-        known = chain_length(make_language_env(config.environment).grammar, config.actor)
-        if known is not None:
-            return known
-    return 2 * config.environment.max_chain_length + 7
+    """Tokens of the longest chain and its end, by the actor's own tokenizer if that is there.
 
-
-def chain_length(grammar: ChainGrammar, actor: PlayerConfig) -> int | None:
-    """Tokens of the longest chain and its end, by an actor's own tokenizer; None: not known."""
+    The words of tiny models that a run builds are tokens.
+    """
     from lactchain.models.loading import load_own_tokenizer
     from lactchain.models.places import resolve_weights
     from lactchain.models.prompting import encode_completions
 
+    guess = 2 * config.environment.max_chain_length + 7
+    if config.tiny is not None:
+        return guess
     try:
-        resolve_weights(actor.model)
+        resolve_weights(config.actor.model)
     except DataError:
-        return None
+        return guess
+    grammar = make_language_env(config.environment).grammar
     names = range(len(grammar.action_names))
     chains = [Action(grammar.render([name] * grammar.max_chain_length)) for name in names]
-    tokens = encode_completions(chains, load_own_tokenizer(actor)) if chains else []
-    return max(map(len, tokens), default=None)
+    tokens = encode_completions(chains, load_own_tokenizer(config.actor)) if chains else []
+    return max(map(len, tokens), default=guess)
 
 
 RULES = (

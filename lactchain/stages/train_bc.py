@@ -25,10 +25,7 @@ from lactchain.config.settings import (
     TrainingConfig,
     check,
 )
-from lactchain.data.episodes import (
-    sampled_episodes,
-    sampled_states,
-)
+from lactchain.data.episodes import sampled_episodes, sampled_states
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
@@ -217,16 +214,14 @@ def rows_to_clone(
 
 def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:
     """Observations, and the completions to clone."""
-    if config.pairs is None and env.history != 1 and env.view.competent is None:
+    if config.pairs is not None:
+        pairs = open_pairs(config.pairs, env)
+        return [(pair.prompt, Action(pair.chosen, pair.chosen_token_ids)) for pair in pairs]
+    if env.history != 1 and env.view.competent is None and env.view.model is not None:
         # Texts remember what came before: whole episodes, by one who is told all.
         told = make_language_env(replace(config.environment, template=None, history=1))
-        if told.view.model is None:
-            return behavior_examples(env, config.behavior, config.run.seed)
         return played_examples(env, _optimal(told), config.behavior, config.run.seed)
-    if config.pairs is None:
-        return behavior_examples(env, config.behavior, config.run.seed)
-    pairs = open_pairs(config.pairs, env)
-    return [(pair.prompt, Action(pair.chosen, pair.chosen_token_ids)) for pair in pairs]
+    return behavior_examples(env, config.behavior, config.run.seed)
 
 
 def behavior_examples(

@@ -19,12 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lactchain import plugins
-from lactchain.config.settings import (
-    CriticConfig,
-    PlayerConfig,
-    RunConfig,
-    TrainingConfig,
-)
+from lactchain.config.settings import CriticConfig, PlayerConfig, RunConfig, TrainingConfig
 from lactchain.data.evaluations import PARTS, StateValues, collection_metrics, write_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
 from lactchain.data.intervals import r2, resampled_interval, rmse
@@ -170,29 +165,22 @@ def _evaluate(trainer: "CriticTrainer") -> dict[str, Any]:
     }
 
 
-def compares_with_exact(config: TrainCriticConfig, env: LanguageEnv) -> bool:
-    """Whether true values are asked for, and can be computed: of states, and chains alone.
-
-    With a history the actor does not answer the state.
-    """
-    constrained = config.actor.decoding == "constrained"
-    wanted = config.compare_with_exact and config.critic.mode == "value" and constrained
-    return wanted and env.history == 1 and can_enumerate(env)
-
-
 def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
     """Writes `values.json` and returns the figures of the critic; nothing if not computable.
 
-    Nothing else should be in memory: neither the trainer nor the critic in training. The processes
-    share the enumeration of the actor's completions out. Rank 0 alone measures the critic that the
-    run has saved: that in training may be spread over several processes.
+    They are those of states and chains alone, of an actor under constrained decoding: with a
+    history it does not answer the state. Nothing else should be in memory: neither the trainer nor
+    the critic in training. The processes share the enumeration of the actor's completions out. Rank
+    0 alone measures the critic that the run has saved: that in training may be spread over several.
     """
     from lactchain.models.actor import LanguageActor
     from lactchain.models.critic import EmbeddingCritic
     from lactchain.models.runtime import free_memory
 
     env = make_language_env(config.environment)
-    if not compares_with_exact(config, env):
+    constrained = config.actor.decoding == "constrained" and env.history == 1
+    wanted = config.compare_with_exact and config.critic.mode == "value"
+    if not (wanted and constrained and can_enumerate(env)):
         return {}
     free_memory()
     actor = LanguageActor.from_config(config.actor, env.grammar)

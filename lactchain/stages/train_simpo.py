@@ -12,13 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lactchain import plugins
-from lactchain.config.settings import (
-    ActorConfig,
-    RunConfig,
-    SimPOConfig,
-    TrainingConfig,
-    check,
-)
+from lactchain.config.settings import ActorConfig, RunConfig, SimPOConfig, TrainingConfig, check
 from lactchain.data.sources import open_pairs
 from lactchain.environments.language import make_language_env
 from lactchain.runs.process import seed_everything

@@ -89,8 +89,9 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
         size = replace(size, tells_success=view.success is not None)
         if rollouts.env.history == 1:
             return size
-        texts = texts_seen(random_play(rollouts, seed))
-        return replace(size, num_states=num_unseen_and_seen(texts))  # it is these that are learnt
+        episodes = random_play(rollouts, seed)  # it is their texts that are learnt
+        texts = (text for episode in episodes for text in episode.observations[:-1])
+        return replace(size, num_states=num_unseen_and_seen(texts))
     return size_by_play(rollouts, seed)
 
 
@@ -219,11 +220,6 @@ def _plain(env: LanguageEnv, text: str) -> str:
 def random_play(rollouts: Rollouts, seed: int) -> list[Trajectory]:
     """Episodes of random chains."""
     return collect(RandomChains(rollouts.env.grammar), rollouts, NUM_EPISODES, seed)
-
-
-def texts_seen(episodes: Iterable[Trajectory]) -> list[str]:
-    """The texts that episodes answered."""
-    return [text for episode in episodes for text in episode.observations[:-1]]
 
 
 def num_unseen_and_seen(seen: Iterable[str]) -> int:
