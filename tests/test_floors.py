@@ -9,7 +9,7 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import language_env
-from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
+from lactchain.environments.scripted import HumanPolicy, Mixture, RandomChains
 from lactchain_extras.maze import PARTIAL_TEMPLATE, LegalMoves, MazeTables
 from lactchain_extras.wordle.env import Wordle
 from lactchain_extras.wordle.policies import BestWords, ConsistentWords, GameTree
@@ -130,10 +130,6 @@ def test_the_floors_of_the_maze_are_the_known_ones():
     assert maze_returns(tables, legal_moves(tables)).mean() == pytest.approx(-76.95, abs=0.05)
     stubborn = np.eye(4)[np.zeros(26, dtype=int)]
     assert maze_returns(tables, stubborn).min() == -101
-
-
-def test_optimal_moves_earn_the_optimum():
-    assert returns(MAZE, OptimalChains, from_every_cell(1)).mean() == pytest.approx(-6.84)
 
 
 @pytest.mark.parametrize("template", [None, PARTIAL_TEMPLATE])

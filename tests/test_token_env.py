@@ -14,7 +14,7 @@ from stable_baselines3.common.env_checker import check_env as check_env_sb3
 from lactchain.config.settings import ActorConfig
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain_extras.next_token import CausalNextToken
-from lactchain_extras.token_env import LetterModel, TokenEnv, temper
+from lactchain_extras.token_env import LetterModel, TokenEnv
 
 
 class Table:
@@ -114,10 +114,6 @@ def test_the_action_decides_what_the_token_is_drawn_from(control, action, scale)
         tokens.append(env.step(action)[-1]["token_ids"][0])
     expected = np.exp(scale) / (np.exp(scale) + 2)  # of the likeliest token
     assert tokens.count(0) / 1000 == pytest.approx(expected, abs=0.05)  # three standard deviations
-
-
-def test_a_strength_below_nought_sharpens():
-    np.testing.assert_array_equal(temper(np.array([1.0, 2.0]), -0.5, None), [2.0, 4.0])
 
 
 def test_a_seed_says_the_same_sentence_again():
