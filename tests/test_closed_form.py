@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from test_critic_targets import trajectory
-from training_setups import STATES, build_weights, episodes, make_critic, open_run
+from training_setups import STATES, episodes, make_critic, open_run
 
 from lactchain.config.settings import CriticConfig
 from lactchain.data.evaluations import StateValues
@@ -16,11 +16,6 @@ from lactchain.errors import ConfigError
 from lactchain.models.critic import EmbeddingCritic, check_critic, resolve_pooling
 from lactchain.trainers.closed_form import NUM_FOLDS, RidgeFolds
 from lactchain.trainers.critic import EpisodeTable
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
 
 
 def draws(num_texts=40, width=6, num_rows=300, noise=0.5):
@@ -77,9 +72,9 @@ def test_luck_is_shrunk_to_the_mean_of_the_returns():
 
 
 @pytest.mark.parametrize("lora", [True, False], ids=["adapter", "all weights"])
-def test_the_solved_critic_predicts_what_its_features_hold(weights, run_dir, lora):
+def test_the_solved_critic_predicts_what_its_features_hold(tiny, run_dir, lora):
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, lora=lora, terminated=True)
+        trainer = make_critic(tiny, run, lora=lora, terminated=True)
         one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
         trainer.table = EpisodeTable(one_step, trainer.critic)
         found = trainer.solve()
@@ -90,9 +85,9 @@ def test_the_solved_critic_predicts_what_its_features_hold(weights, run_dir, lor
     assert np.corrcoef(values, [float(s[0]) for s in STATES])[0, 1] > 0.9
 
 
-def test_targets_of_cut_episodes_are_those_of_the_solved_critic(weights, run_dir):
+def test_targets_of_cut_episodes_are_those_of_the_solved_critic(tiny, run_dir):
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, lora=True)
+        trainer = make_critic(tiny, run, lora=True)
         trainer.table = EpisodeTable(episodes(terminated=False, num_rows=400), trainer.critic)
         found = trainer.solve()
         table, features = trainer.table, trainer.values(trainer.table.inputs, as_features=True)
@@ -102,8 +97,8 @@ def test_targets_of_cut_episodes_are_those_of_the_solved_critic(weights, run_dir
     torch.testing.assert_close(again.values(features), found.values(features), atol=0.05, rtol=0)
 
 
-def test_a_frozen_critic_is_saved_as_its_head_alone(weights, tmp_path):
-    config = CriticConfig(str(weights / "encoder"), frozen=True)
+def test_a_frozen_critic_is_saved_as_its_head_alone(tiny, tmp_path):
+    config = CriticConfig(str(tiny / "encoder"), frozen=True)
     critic = EmbeddingCritic.from_config(config, trainable=True, value_scale=10.0)
     assert not any(weight.requires_grad for weight in critic.parameters())
     width = critic.base.config.hidden_size
@@ -145,11 +140,11 @@ def test_pooling_follows_the_folder_unless_it_is_set(tmp_path, caplog, declared,
     assert len(caplog.records) == 1 and "critic.pooling" in caplog.text
 
 
-def test_pooling_that_is_not_known_is_refused_and_the_last_token_is_the_default(weights, tmp_path):
+def test_pooling_that_is_not_known_is_refused_and_the_last_token_is_the_default(tiny, tmp_path):
     config = declare(tmp_path / "encoder", {"pooling_mode_cls_token": True})
     with pytest.raises(ConfigError, match=r"critic.pooling: .* got cls_token in .*set it to"):
         resolve_pooling(config)
-    whole = CriticConfig(str(weights / "encoder"))
+    whole = CriticConfig(str(tiny / "encoder"))
     check_critic(whole)
     assert EmbeddingCritic.from_config(whole).settings.pooling == "last"
 

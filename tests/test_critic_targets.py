@@ -6,7 +6,6 @@ import torch
 from training_setups import (
     NUM_UPDATES,
     STATES,
-    build_weights,
     chain_of,
     changed,
     episodes,
@@ -30,13 +29,8 @@ from lactchain.types import Action, Trajectory
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
-@pytest.fixture(scope="module")
-def critic(weights):
-    return EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"), gamma=0.5))
+def critic(tiny):
+    return EmbeddingCritic.from_config(CriticConfig(str(tiny / "encoder"), gamma=0.5))
 
 
 def trajectory(rewards, *, terminated, states=STATES):
@@ -86,9 +80,9 @@ def test_of_what_follows_a_share_is_as_it_came_and_the_rest_the_value_of_the_nex
     assert cut.targets(values, trace=0.25).tolist() == [10.625, 17.0]
 
 
-def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(weights):
+def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(tiny):
     critic = EmbeddingCritic.from_config(
-        CriticConfig(str(weights / "encoder"), gamma=0.5, mode="action_value")
+        CriticConfig(str(tiny / "encoder"), gamma=0.5, mode="action_value")
     )
     cut = [trajectory([1.0, 2.0, 4.0], terminated=False), trajectory([8.0], terminated=False)]
     table = EpisodeTable(cut, critic)
@@ -169,10 +163,10 @@ def test_return_scale_is_a_root_mean_square_and_never_zero():
     assert return_scale([trajectory([0.0], terminated=True)], 0.9, "action") == 1.0
 
 
-def test_critic_learns_returns_and_is_measured_on_held_out_episodes(weights, run_dir):
+def test_critic_learns_returns_and_is_measured_on_held_out_episodes(tiny, run_dir):
     settings = changed(num_epochs=60, batch_size=16, gradient_accumulation_steps=1)
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, lora=False, settings=settings, terminated=True)
+        trainer = make_critic(tiny, run, lora=False, settings=settings, terminated=True)
         # The reward is the state's first number, so one-step episodes have exact returns.
         one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
         trainer.table = EpisodeTable(one_step[::2], trainer.critic)
@@ -184,9 +178,9 @@ def test_critic_learns_returns_and_is_measured_on_held_out_episodes(weights, run
     assert read_metrics(run_dir)[-1]["eval/r2"] == pytest.approx(metrics["eval_r2"])
 
 
-def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(weights, run_dir):
+def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(tiny, run_dir):
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, lora=True)
+        trainer = make_critic(tiny, run, lora=True)
         seen = []
         renew = trainer.train_dataset.renew
         trainer.train_dataset.renew = lambda targets: (seen.append(targets), renew(targets))
@@ -195,8 +189,8 @@ def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(weights, r
     assert not torch.equal(seen[0], seen[1])
 
 
-def test_targets_without_bootstrap_are_computed_once_and_not_stored(weights, run_dir):
+def test_targets_without_bootstrap_are_computed_once_and_not_stored(tiny, run_dir):
     options = {"lora": True, "terminated": True}
-    train_here("critic", weights, run_dir, options)
+    train_here("critic", tiny, run_dir, options)
     folder = run_dir / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
     assert not (folder / "targets.safetensors").exists()

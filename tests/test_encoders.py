@@ -12,7 +12,7 @@ import torch
 from script_setups import GRID, config_of, run_here
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from training_setups import STATES, TRAINING, build_weights, chain_of
+from training_setups import STATES, TRAINING, chain_of
 from transformers import (
     AutoModel,
     BertConfig,
@@ -46,18 +46,13 @@ TASK = "Given a state, find how soon the goal is reached"
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
-@pytest.fixture(scope="module")
-def sfr(weights, tmp_path_factory):
+def sfr(tiny, tmp_path_factory):
     """The tiny encoder with a tokenizer set as that of SFR-Embedding-Mistral.
 
     It declares an end of sequence that its post-processor does not add, and pads with the same.
     """
     folder = tmp_path_factory.mktemp("sfr") / "encoder"
-    shutil.copytree(weights / "encoder", folder)
+    shutil.copytree(tiny / "encoder", folder)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, pad_token="</s>")
     tokenizer.add_bos_token = True
     tokenizer.save_pretrained(folder)
@@ -124,9 +119,9 @@ def trained(critic: EmbeddingCritic, run_dir: Path, data: list[Trajectory], step
 # --- the instruction -----------------------------------------------------------------------------
 
 
-def test_an_instruction_stands_before_each_text_and_is_part_of_what_values_mean(weights, tmp_path):
+def test_an_instruction_stands_before_each_text_and_is_part_of_what_values_mean(tiny, tmp_path):
     """As SFR-Embedding-Mistral has it."""
-    config = CriticConfig(str(weights / "encoder"), instruction=TASK)
+    config = CriticConfig(str(tiny / "encoder"), instruction=TASK)
     critic = EmbeddingCritic.from_config(config)
     assert critic.texts(["2 3 up"]) == [f"Instruct: {TASK}\nQuery: 2 3 up"]
     of_chains = EmbeddingCritic.from_config(replace(config, mode="action_value"))
@@ -148,13 +143,13 @@ def test_a_text_ends_in_the_token_that_sfr_pools(tmp_path):
         assert critic.tokenize([text]) == [[1, *pieces.encode(text), 2]]
 
 
-def test_what_is_too_long_keeps_its_end_of_sequence(sfr, weights):
+def test_what_is_too_long_keeps_its_end_of_sequence(sfr, tiny):
     whole = EmbeddingCritic.from_config(CriticConfig(str(sfr))).tokenize(["2 3 up 1 0"])[0]
     critic = EmbeddingCritic.from_config(CriticConfig(str(sfr), max_length=4))
     assert (whole[0], whole[-1], whole.count(EOS)) == (BOS, EOS, 1)
     assert critic.tokenize(["2 3 up 1 0"]) == [[BOS, *whole[-3:]]]
-    tiny = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder")))  # declares no end
-    assert tiny.tokenizer.eos_token_id not in tiny.tokenize([STATES[0]])[0]
+    plain = EmbeddingCritic.from_config(CriticConfig(str(tiny / "encoder")))  # declares no end
+    assert plain.tokenizer.eos_token_id not in plain.tokenize([STATES[0]])[0]
 
 
 def test_the_end_of_sequence_is_read_though_padding_is_the_same_token(sfr):
@@ -247,17 +242,17 @@ def test_an_encoder_decoder_is_refused_by_name(bert, tmp_path):
 
 
 @pytest.mark.parametrize("length", [2, 65])
-def test_texts_too_long_for_an_encoder_are_refused_before_play(length, bert, weights, run_dir):
+def test_texts_too_long_for_an_encoder_are_refused_before_play(length, bert, tiny, run_dir):
     critic = CriticConfig(str(bert), max_length=length)
     with pytest.raises(ConfigError, match=r"critic.max_length: expected 3 to 64 .*, got"):
-        run_here("train_critic", config_of("train_critic", weights, run_dir, critic=critic))
+        run_here("train_critic", config_of("train_critic", tiny, run_dir, critic=critic))
     assert not (run_dir / "trajectories").exists()
 
 
 # --- Q(s, chain) ---------------------------------------------------------------------------------
 
 
-def test_a_critic_of_chains_learns_which_completion_is_better_and_ranks_pairs(weights, tmp_path):
+def test_a_critic_of_chains_learns_which_completion_is_better_and_ranks_pairs(tiny, tmp_path):
     chains = tuple(chain_of(length) for length in (1, 2, 3))
     rollouts = Rollouts(GRID)
     states = sampled_states(rollouts.env, 24, seed=0)
@@ -267,7 +262,7 @@ def test_a_critic_of_chains_learns_which_completion_is_better_and_ranks_pairs(we
         for chain, reward in zip(chains, (0.0, 1.0, 2.0), strict=True)
     ]
     torch.manual_seed(0)
-    config = CriticConfig(str(weights / "encoder"), mode="action_value")
+    config = CriticConfig(str(tiny / "encoder"), mode="action_value")
     critic = EmbeddingCritic.from_config(config, trainable=True)
     losses = trained(critic, tmp_path / "run", played, steps=40)
     assert losses[-1] < 0.1 * losses[0]

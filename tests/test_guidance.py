@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from test_value_trainers import alone, shaken
-from training_setups import MAKERS, STATES, build_weights, open_run
+from training_setups import MAKERS, STATES, open_run
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, RankingConfig
 from lactchain.errors import ConfigError, DataError
@@ -26,18 +26,13 @@ GRAMMAR = ChainGrammar(("move forward", "turn left"), max_chain_length=3)
 WEIGHT = 3.0
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
 @pytest.fixture(scope="module", params=["ilql-lora", "ilql-full", "mc-full"])
-def values(request, weights, tmp_path_factory):
+def values(request, tiny, tmp_path_factory):
     """The folder of a value model with random heads and another target network."""
     kind, _, how = request.param.partition("-")
     folder = tmp_path_factory.mktemp(request.param)
     with open_run(folder / "run") as run:
-        trainer = shaken(MAKERS[kind](weights, run, lora=how == "lora"))
+        trainer = shaken(MAKERS[kind](tiny, run, lora=how == "lora"))
         for name, parameter in trainer.values.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, std=0.1)
@@ -45,15 +40,15 @@ def values(request, weights, tmp_path_factory):
     return folder / "values"
 
 
-def config_of(weights, values, **changes) -> GuidedActorConfig:
+def config_of(tiny, values, **changes) -> GuidedActorConfig:
     config = GuidedActorConfig(
-        str(weights / "actor"), values=str(values), value_weight=WEIGHT, max_new_tokens=8
+        str(tiny / "actor"), values=str(values), value_weight=WEIGHT, max_new_tokens=8
     )
     return replace(config, **changes)
 
 
-def test_a_value_model_remembers_its_precision(weights, tmp_path):
-    actor = ActorConfig(str(weights / "actor"), dtype="bfloat16")
+def test_a_value_model_remembers_its_precision(tiny, tmp_path):
+    actor = ActorConfig(str(tiny / "actor"), dtype="bfloat16")
     ValueModel.from_actor(actor, method="mc", gamma=0.9, num_q_heads=1).save(tmp_path)
     assert ValueModel.load(tmp_path).trunk.dtype == torch.bfloat16
     assert ValueModel.load(tmp_path, ActorConfig(dtype="auto")).trunk.dtype == torch.bfloat16
@@ -72,8 +67,8 @@ def test_a_saved_value_model_computes_the_same(values):
 
 
 @torch.no_grad()
-def test_free_decoding_adds_the_least_target_value_to_the_logits(weights, values):
-    config = config_of(weights, values, temperature=0.5)
+def test_free_decoding_adds_the_least_target_value_to_the_logits(tiny, values):
+    config = config_of(tiny, values, temperature=0.5)
     model, tokenizer = load_actor(replace(config, values=None))
     actor = LanguageActor(model, tokenizer, config, GRAMMAR)
     table = ValueModel.load(values)
@@ -90,12 +85,12 @@ def test_free_decoding_adds_the_least_target_value_to_the_logits(weights, values
 
 @pytest.fixture(scope="module")
 @torch.no_grad()
-def passes(weights, values):
+def passes(tiny, values):
     """Of some states and all completions: each token's least target value, and the values before.
 
     Both (num_states, num_completions, num_tokens), in lists.
     """
-    actor = LanguageActor.from_config(config_of(weights, values), GRAMMAR)
+    actor = LanguageActor.from_config(config_of(tiny, values), GRAMMAR)
     table, tokenizer = ValueModel.load(values), actor.tokenizer
     found = []
     for state in STATES[:3]:
@@ -112,8 +107,8 @@ def passes(weights, values):
 
 
 @pytest.mark.parametrize("ranking", ["sum", "first", "last"])
-def test_scored_decoding_takes_the_greatest_advantage(ranking, weights, values, passes):
-    config = config_of(weights, values, decoding="scored", ranking=RankingConfig(ranking))
+def test_scored_decoding_takes_the_greatest_advantage(ranking, tiny, values, passes):
+    config = config_of(tiny, values, decoding="scored", ranking=RankingConfig(ranking))
     actor = LanguageActor.from_config(config, GRAMMAR)
     texts, gamma = list(GRAMMAR.completions()), ValueModel.load(values).meaning.gamma
     assert len(texts) == GRAMMAR.num_completions == 14
@@ -130,15 +125,15 @@ def test_scored_decoding_takes_the_greatest_advantage(ranking, weights, values, 
     assert said[3] == said[0]
 
 
-def test_completions_that_begin_alike_are_equals_of_which_the_shortest_is_taken(weights, values):
-    config = config_of(weights, values, decoding="scored", ranking=RankingConfig("first"))
+def test_completions_that_begin_alike_are_equals_of_which_the_shortest_is_taken(tiny, values):
+    config = config_of(tiny, values, decoding="scored", ranking=RankingConfig("first"))
     actor = LanguageActor.from_config(config, GRAMMAR)
     assert len({action.token_ids[0] for action in actor.ranking.actions}) == 1
     assert all(len(set(row.tolist())) == 1 for row in actor.ranking.advantages(STATES[:6]))
     assert {action.text for action in actor.act(STATES[:6], range(6))} == {'["turn left"]'}
 
 
-def test_scores_do_not_depend_on_the_bytes_of_a_batch(weights, values, monkeypatch):
+def test_scores_do_not_depend_on_the_bytes_of_a_batch(tiny, values, monkeypatch):
     read, scores, sizes = CascadeTrunk.read, [], []
 
     def note(trunk, prompts, **kwargs):
@@ -148,17 +143,15 @@ def test_scores_do_not_depend_on_the_bytes_of_a_batch(weights, values, monkeypat
     monkeypatch.setattr(CascadeTrunk, "read", note)
     for budget in (2**30, 10):
         monkeypatch.setitem(CACHE_BYTES, "cpu", budget)
-        config = config_of(weights, values, decoding="scored")
+        config = config_of(tiny, values, decoding="scored")
         scores.append(LanguageActor.from_config(config, GRAMMAR).ranking.scores(STATES[:6]))
     assert set(sizes) == {6, 1}
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.01])
-def test_the_cloned_policy_counts_as_much_as_it_is_told(weights, values, floor):
-    config = config_of(
-        weights, values, decoding="scored", ranking=RankingConfig("sum", 0.25, floor)
-    )
+def test_the_cloned_policy_counts_as_much_as_it_is_told(tiny, values, floor):
+    config = config_of(tiny, values, decoding="scored", ranking=RankingConfig("sum", 0.25, floor))
     ranking = LanguageActor.from_config(config, GRAMMAR).ranking
     model, tokenizer = load_actor(replace(config, values=None))
     template = PromptTemplate.for_grammar(tokenizer, config.strategy, GRAMMAR)
@@ -176,8 +169,8 @@ def test_the_cloned_policy_counts_as_much_as_it_is_told(weights, values, floor):
 
 
 @torch.no_grad()
-def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values):
-    config = config_of(weights, values, decoding="constrained")
+def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(tiny, values):
+    config = config_of(tiny, values, decoding="constrained")
     actor = LanguageActor.from_config(config, GRAMMAR)
     plain = LanguageActor.from_config(replace(config, values=None), GRAMMAR)
     completions, probabilities = actor.enumerate(STATES[:3])
@@ -186,32 +179,32 @@ def test_constrained_decoding_keeps_to_the_grammar_and_is_guided(weights, values
     assert not np.allclose(probabilities, plain.enumerate(STATES[:3])[1], atol=1e-3)
 
 
-def test_the_same_weights_are_asked_in_another_way(weights, values):
-    config = config_of(weights, values, decoding="scored")
+def test_the_same_weights_are_asked_in_another_way(tiny, values):
+    config = config_of(tiny, values, decoding="scored")
     free = replace(config, decoding="free")
     asked = LanguageActor.from_config(config, GRAMMAR).with_config(free, GRAMMAR)
     expected = LanguageActor.from_config(free, GRAMMAR).act(STATES[:4], range(4))
     assert asked.act(STATES[:4], range(4)) == expected
 
 
-def test_what_values_do_not_fit_is_refused(weights, values, tmp_path):
+def test_what_values_do_not_fit_is_refused(tiny, values, tmp_path):
     many = replace(GRAMMAR, max_chain_length=12)
     with pytest.raises(ConfigError, match="at most 4096 completions, the grammar has 8190"):
-        LanguageActor.from_config(config_of(weights, values, decoding="scored"), many)
+        LanguageActor.from_config(config_of(tiny, values, decoding="scored"), many)
     with pytest.raises(ConfigError, match="actor.strategy: expected 'none'.*got 'direct'"):
-        LanguageActor.from_config(config_of(weights, values, strategy="direct"), GRAMMAR)
+        LanguageActor.from_config(config_of(tiny, values, strategy="direct"), GRAMMAR)
     build_tiny_actor(tmp_path / "other", ["quite other words"] * 2)
     _, tokenizer = load_actor(ActorConfig(str(tmp_path / "other")))
     with pytest.raises(DataError, match="another tokenizer"):
-        TrainedValues(config_of(weights, values), tokenizer)
+        TrainedValues(config_of(tiny, values), tokenizer)
 
 
 @pytest.mark.parametrize("name", ["values_config.json", "values.safetensors"])
-def test_damage_is_named(name, values, weights, tmp_path):
+def test_damage_is_named(name, values, tiny, tmp_path):
     folder = shutil.copytree(values, tmp_path / "values")
     (folder / "manifest.json").unlink()
     (folder / name).write_bytes(b"{}")
     with pytest.raises(DataError, match=name):
         ValueModel.load(folder)
     with pytest.raises(DataError, match="train_ilql or train_mc"):
-        ValueModel.load(weights / "actor")
+        ValueModel.load(tiny / "actor")

@@ -6,7 +6,6 @@ from safetensors.torch import load_file
 from training_setups import (
     MAKERS,
     TRAINING,
-    build_weights,
     make_critic,
     make_simpo,
     open_run,
@@ -19,20 +18,15 @@ from lactchain.storage.checkpoints import latest_checkpoint
 from lactchain.trainers.base import train
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
 def parameters(trainer):
     return [p.detach().clone() for p in trainer.model.parameters()]
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("factor", [float("nan"), float("inf")])
-def test_bad_loss_stops_before_the_step_and_keeps_the_batch(kind, factor, weights, run_dir):
+def test_bad_loss_stops_before_the_step_and_keeps_the_batch(kind, factor, tiny, run_dir):
     with open_run(run_dir) as run:
-        trainer = MAKERS[kind](weights, run, lora=True)
+        trainer = MAKERS[kind](tiny, run, lora=True)
         spoil_loss(trainer, 2, factor)
         after_first = []
         take = type(trainer).check_update
@@ -58,19 +52,19 @@ def test_bad_loss_stops_before_the_step_and_keeps_the_batch(kind, factor, weight
     assert latest_checkpoint(run_dir / "checkpoints") is None
 
 
-def test_overflowing_loss_with_finite_gradient_stops_before_the_step(weights, run_dir):
+def test_overflowing_loss_with_finite_gradient_stops_before_the_step(tiny, run_dir):
     """(v - R)^2 overflows long before its derivative does."""
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, lora=True, terminated=True)
+        trainer = make_critic(tiny, run, lora=True, terminated=True)
         renew = trainer.train_dataset.renew
         trainer.train_dataset.renew = lambda targets: renew(targets + 1e25)
         with pytest.raises(NonFiniteError, match="the loss is not finite"):
             train(trainer)
 
 
-def test_bad_weights_are_never_checkpointed(weights, run_dir):
+def test_bad_weights_are_never_checkpointed(tiny, run_dir):
     with open_run(run_dir) as run:
-        trainer = make_simpo(weights, run, lora=True)
+        trainer = make_simpo(tiny, run, lora=True)
         name, parameter = next(
             (n, p) for n, p in trainer.model.named_parameters() if p.requires_grad
         )
@@ -80,9 +74,9 @@ def test_bad_weights_are_never_checkpointed(weights, run_dir):
     assert not (run_dir / "checkpoints" / "checkpoint-0").exists()
 
 
-def test_bad_gradient_of_a_finite_loss_stops_before_the_step(weights, run_dir):
+def test_bad_gradient_of_a_finite_loss_stops_before_the_step(tiny, run_dir):
     with open_run(run_dir) as run:
-        trainer = make_simpo(weights, run, lora=True)
+        trainer = make_simpo(tiny, run, lora=True)
         first = next(p for p in trainer.model.parameters() if p.requires_grad)
         first.register_hook(lambda gradient: gradient * float("nan"))
         before = parameters(trainer)
@@ -91,21 +85,21 @@ def test_bad_gradient_of_a_finite_loss_stops_before_the_step(weights, run_dir):
     assert all(map(torch.equal, parameters(trainer), before))
 
 
-def test_same_command_goes_on_from_before_the_bad_step(weights, run_dir):
+def test_same_command_goes_on_from_before_the_bad_step(tiny, run_dir):
     with open_run(run_dir) as run:
-        trainer = make_simpo(weights, run, lora=True)
+        trainer = make_simpo(tiny, run, lora=True)
         spoil_loss(trainer, 5, float("nan"))
         with pytest.raises(NonFiniteError):
             train(trainer)
     assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-4"
     with open_run(run_dir) as run:
-        train(make_simpo(weights, run, lora=True))
+        train(make_simpo(tiny, run, lora=True))
     assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-9"
 
 
-def test_logged_loss_is_not_filtered(weights, run_dir):
+def test_logged_loss_is_not_filtered(tiny, run_dir):
     with open_run(run_dir) as run:
-        trainer = make_simpo(weights, run, lora=True)
+        trainer = make_simpo(tiny, run, lora=True)
         trainer.check_update = lambda: None
         spoil_loss(trainer, 1, float("nan"))
         with pytest.raises(NonFiniteError, match="no checkpoint is written"):

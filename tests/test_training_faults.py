@@ -11,7 +11,6 @@ import pytest
 from training_setups import (
     MAKERS,
     NUM_UPDATES,
-    build_weights,
     changed,
     exit_codes,
     final_state,
@@ -31,26 +30,21 @@ from lactchain.trainers import guards
 from lactchain.trainers.base import train
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return build_weights(tmp_path_factory.mktemp("weights"))
-
-
-def test_old_checkpoints_go_when_newer_ones_are_verified(weights, run_dir):
-    train_here("simpo", weights, run_dir, {"lora": True})
+def test_old_checkpoints_go_when_newer_ones_are_verified(tiny, run_dir):
+    train_here("simpo", tiny, run_dir, {"lora": True})
     names = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
     assert names == ["checkpoint-8", "checkpoint-9"]
 
 
-def test_damaged_checkpoint_is_replaced_by_the_one_before(weights, run_dir, caplog):
-    train_here("simpo", weights, run_dir, {"lora": True})
+def test_damaged_checkpoint_is_replaced_by_the_one_before(tiny, run_dir, caplog):
+    train_here("simpo", tiny, run_dir, {"lora": True})
     expected = final_state(run_dir)
     file = run_dir / "checkpoints" / "checkpoint-9" / "adapter_model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     with caplog.at_level("WARNING"):
-        train_here("simpo", weights, run_dir, {"lora": True})
+        train_here("simpo", tiny, run_dir, {"lora": True})
     assert "checkpoint-9" in caplog.text
     assert "damaged" in caplog.text
     assert final_state(run_dir) == expected
@@ -61,9 +55,9 @@ class Bomb:
         return exec, ("raise SystemExit('a pickle was run')",)
 
 
-def test_a_forged_state_is_refused_by_name_and_nothing_of_it_is_run(weights, run_dir):
+def test_a_forged_state_is_refused_by_name_and_nothing_of_it_is_run(tiny, run_dir):
     """Whoever can forge a file can forge its manifest, too."""
-    train_here("simpo", weights, run_dir, {"lora": True})
+    train_here("simpo", tiny, run_dir, {"lora": True})
     shutil.rmtree(run_dir / "checkpoints/checkpoint-9")
     checkpoint = run_dir / "checkpoints/checkpoint-8"
     manifest = verify_manifest(checkpoint)
@@ -79,14 +73,14 @@ def test_a_forged_state_is_refused_by_name_and_nothing_of_it_is_run(weights, run
         with pytest.raises(
             DataError, match=r"checkpoint-8: its state cannot be read \([^\n]+\); remove it"
         ):
-            train_here("simpo", weights, run_dir, {"lora": True})
+            train_here("simpo", tiny, run_dir, {"lora": True})
         (checkpoint / name).write_bytes(original)
 
 
-def test_checkpoint_of_another_launch_is_refused(weights, run_dir):
-    train_here("simpo", weights, run_dir, {"lora": True})
+def test_checkpoint_of_another_launch_is_refused(tiny, run_dir):
+    train_here("simpo", tiny, run_dir, {"lora": True})
     with open_run(run_dir) as run:
-        trainer = make_simpo(weights, run, lora=True)
+        trainer = make_simpo(tiny, run, lora=True)
         trainer.provenance["threads"] = 7
         with pytest.raises(DataError, match="threads was 1, is 7"):
             train(trainer)
@@ -98,23 +92,23 @@ def test_checkpoint_of_another_launch_is_refused(weights, run_dir):
 @pytest.mark.parametrize(
     "kind", ["simpo", *(pytest.param(k, marks=pytest.mark.slow) for k in ("critic", "cloning"))]
 )
-def test_two_processes_resume_bit_exactly(kind, weights, run_dir):
+def test_two_processes_resume_bit_exactly(kind, tiny, run_dir):
     """19 rows on 2 x 4 x 2 per update: two updates an epoch, resumed in the middle of the last."""
     settings = changed(save_every_updates=1)
     options = {"lora": True, "keep_checkpoints": 9, "settings": settings}
-    assert exit_codes(train_on_two(kind, weights, run_dir, options)) == [0, 0], logs(run_dir)
+    assert exit_codes(train_on_two(kind, tiny, run_dir, options)) == [0, 0], logs(run_dir)
     expected = final_state(run_dir, step=6)
     assert {name for name in expected if name.startswith("rng_state_1")}
     folder = run_dir / "checkpoints"
     assert verify_manifest(folder / "checkpoint-5")["world_size"] == 2
     shutil.rmtree(folder / "checkpoint-6")
-    assert exit_codes(train_on_two(kind, weights, run_dir, options)) == [0, 0], logs(run_dir)
+    assert exit_codes(train_on_two(kind, tiny, run_dir, options)) == [0, 0], logs(run_dir)
     assert final_state(run_dir, step=6) == expected
 
 
-def test_a_signal_to_one_process_stops_both_and_saves(weights, run_dir):
+def test_a_signal_to_one_process_stops_both_and_saves(tiny, run_dir):
     options = {"lora": True, "settings": changed(num_epochs=10_000, save_every_updates=0)}
-    processes = train_on_two("critic", weights, run_dir, options)
+    processes = train_on_two("critic", tiny, run_dir, options)
     while len(read_metrics(run_dir)) < 2:
         time.sleep(0.05)
     processes[1].terminate()
@@ -124,20 +118,20 @@ def test_a_signal_to_one_process_stops_both_and_saves(weights, run_dir):
     assert "give the same command to go on" in logs(run_dir)
 
 
-def test_a_bad_loss_on_one_process_stops_both(weights, run_dir):
-    processes = train_on_two("simpo", weights, run_dir, {"lora": True}, 1)
+def test_a_bad_loss_on_one_process_stops_both(tiny, run_dir):
+    processes = train_on_two("simpo", tiny, run_dir, {"lora": True}, 1)
     assert exit_codes(processes) == [4, 4], logs(run_dir)
     batches = sorted(path.name for path in (run_dir / "nonfinite").iterdir())
     assert batches == ["step-4-rank-0.safetensors", "step-4-rank-1.safetensors"]
     assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-2"
 
 
-def test_a_signal_while_targets_are_computed_saves_what_was_trained(weights, run_dir, monkeypatch):
+def test_a_signal_while_targets_are_computed_saves_what_was_trained(tiny, run_dir, monkeypatch):
     """At an epoch's beginning; without any other checkpoint, and bit-exact."""
     options = {"lora": True, "settings": changed(save_every_updates=0)}
-    train_here("critic", weights, run_dir.with_name("whole"), options)
+    train_here("critic", tiny, run_dir.with_name("whole"), options)
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, **options)
+        trainer = make_critic(tiny, run, **options)
         stop = {3: signal.SIGTERM}
         monkeypatch.setattr(guards, "stop_requested", lambda: 0)
         values = trainer.values
@@ -152,13 +146,13 @@ def test_a_signal_while_targets_are_computed_saves_what_was_trained(weights, run
             train(trainer)
     monkeypatch.undo()
     assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-3"
-    train_here("critic", weights, run_dir, options)
+    train_here("critic", tiny, run_dir, options)
     assert final_state(run_dir) == final_state(run_dir.with_name("whole"))
 
 
-def test_a_signal_in_an_evaluation_ends_it_at_once(weights, run_dir, monkeypatch):
+def test_a_signal_in_an_evaluation_ends_it_at_once(tiny, run_dir, monkeypatch):
     with open_run(run_dir) as run:
-        trainer = make_critic(weights, run, lora=True, settings=changed(max_steps=2))
+        trainer = make_critic(tiny, run, lora=True, settings=changed(max_steps=2))
         train(trainer)
         monkeypatch.setattr(guards, "stop_requested", lambda: signal.SIGINT)
         with pytest.raises(Interrupted, match="after step 2.*give the same command") as stop:
@@ -168,11 +162,11 @@ def test_a_signal_in_an_evaluation_ends_it_at_once(weights, run_dir, monkeypatch
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_full_disk_ends_with_its_name_and_the_last_checkpoint_stands(
-    kind, weights, run_dir, monkeypatch
+    kind, tiny, run_dir, monkeypatch
 ):
     """The optimiser's file falls short as torch reports it, in the second save."""
     with open_run(run_dir) as run:
-        trainer = MAKERS[kind](weights, run, lora=True)
+        trainer = MAKERS[kind](tiny, run, lora=True)
         save = trainer._save_optimizer_and_scheduler
 
         def full(directory):
@@ -185,12 +179,12 @@ def test_full_disk_ends_with_its_name_and_the_last_checkpoint_stands(
         with pytest.raises(DiskError, match="checkpoint-4: could not be written.*free"):
             train(trainer)
     assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-2"
-    train_here(kind, weights, run_dir, {"lora": True})
+    train_here(kind, tiny, run_dir, {"lora": True})
     assert latest_checkpoint(run_dir / "checkpoints").name == f"checkpoint-{NUM_UPDATES}"
 
 
-def test_checkpoint_of_another_run_is_neither_resumed_nor_kept(weights, run_dir):
-    train_here("simpo", weights, run_dir, {"lora": True})
+def test_checkpoint_of_another_run_is_neither_resumed_nor_kept(tiny, run_dir):
+    train_here("simpo", tiny, run_dir, {"lora": True})
     expected = final_state(run_dir)
     folder = run_dir / "checkpoints"
     stray = run_dir.parent / "another/checkpoint-50"
@@ -198,17 +192,17 @@ def test_checkpoint_of_another_run_is_neither_resumed_nor_kept(weights, run_dir)
     write_run_file(stray.parent, {"run_id": "another"})
     write_manifest(stray, {"global_step": 50})
     shutil.move(stray, folder)
-    train_here("simpo", weights, run_dir, {"lora": True})
+    train_here("simpo", tiny, run_dir, {"lora": True})
     assert final_state(run_dir) == expected
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_one_with_a_foreign_file_is_used(weights, run_dir):
-    train_here("simpo", weights, run_dir, {"lora": True})
+def test_a_damaged_checkpoint_is_set_aside_and_one_with_a_foreign_file_is_used(tiny, run_dir):
+    train_here("simpo", tiny, run_dir, {"lora": True})
     expected = final_state(run_dir)
     folder = run_dir / "checkpoints"
     (folder / "checkpoint-8" / ".DS_Store").touch()
     (folder / "checkpoint-9" / "optimizer.pt").write_bytes(b"cut")
-    train_here("simpo", weights, run_dir, {"lora": True})
+    train_here("simpo", tiny, run_dir, {"lora": True})
     assert final_state(run_dir) == expected
     assert verify_manifest(folder / "checkpoint-9")["parent"] == "checkpoint-8"
     assert (folder / "set-aside-1-checkpoint-9" / "optimizer.pt").read_bytes() == b"cut"
