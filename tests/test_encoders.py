@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import random_models
 import torch
 from script_setups import GRID, config_of, run_here
 from sentencepiece import SentencePieceProcessor
@@ -35,9 +35,6 @@ from lactchain.runs.run import Run
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
 from lactchain.types import Action, FunctionPolicy, Trajectory
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import random_models  # noqa: E402
 
 BOS, EOS = 0, 1
 CLS, SEP = 2, 3

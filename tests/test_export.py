@@ -2,11 +2,11 @@
 
 import json
 import shutil
-import sys
 import weakref
 from pathlib import Path
 
 import pytest
+import random_models
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -20,9 +20,6 @@ from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig
 from lactchain_extras.weights.merging import export_actor, write_tensors
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import random_models  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,13 @@
 """Families of language models: what each computes in its own way is computed, or refused."""
 
 import functools
-import sys
 from pathlib import Path
 
+import families as benchmark
+import family_models
 import pytest
 import torch
+from measuring import markdown
 
 from lactchain.config.settings import ActorConfig, RunConfig, TrainingConfig
 from lactchain.data.preferences import write_pairs
@@ -23,11 +25,6 @@ from lactchain.stages import train_simpo
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.trainers.simpo import PADDING, PreferenceCollator, completion_logprobs
 from lactchain.types import Action, PreferencePair
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import families as benchmark  # noqa: E402
-import family_models  # noqa: E402
-from measuring import markdown  # noqa: E402
 
 NAMES = {family.name: family for family in family_models.FAMILIES}
 READ_ONCE = {

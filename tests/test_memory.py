@@ -1,13 +1,12 @@
 """Memory is estimated by formulas, and who runs out of it is told which settings to lower."""
 
 import gc
-import sys
 import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from random_models import ACTOR, SHAPES
 from script_setups import CLASSES, GRID, LORA, config_of, run_here
 from transformers import MistralConfig, MistralForCausalLM
 
@@ -24,9 +23,6 @@ from lactchain.stages.running import BatchSettings, enough_memory
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain_extras.memory import memory_of
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from random_models import ACTOR, SHAPES  # noqa: E402
 
 CLONING = BatchSettings("training.batch_size", "actor.max_new_tokens")
 VALUING = BatchSettings("training.batch_size", "critic.max_length")

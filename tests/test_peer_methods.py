@@ -2,20 +2,23 @@
 
 import json
 import math
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
+import peer_grpo
+import peer_methods
+import peer_report
+import peers
 import pytest
 import torch
 from datasets import Dataset
+from peer_worlds import WORLDS, World
 from trl import GRPOTrainer
-from trl_setups import GRID, cloned_mistral
+from trl_setups import GRID, cloned_mistral, standing_in
 
 from lactchain.config.settings import ActorConfig, PreferenceConfig, RunConfig, SamplerConfig
 from lactchain.data.episodes import sampled_episodes
@@ -30,14 +33,6 @@ from lactchain.runs.run import Run
 from lactchain.stages.make_preferences import MakePreferencesConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, RunPipelineConfig
 from lactchain_extras.trl import episode_return, rollout, tasks
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-
-import peer_grpo  # noqa: E402
-import peer_methods  # noqa: E402
-import peer_report  # noqa: E402
-import peers  # noqa: E402
-from peer_worlds import WORLDS, World  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 
@@ -89,15 +84,6 @@ def mistral(folder):
     from lactchain.models.loading import load_tokenizer
 
     return MistralForCausalLM.from_pretrained(folder), load_tokenizer(folder, padding_side="left")
-
-
-def standing_in(mistral):
-    """What rollouts ask of TRL's trainer."""
-    model, tokenizer = mistral
-    return SimpleNamespace(
-        model=model, processing_class=tokenizer, max_completion_length=64, temperature=1.0,
-        accelerator=SimpleNamespace(unwrap_model=lambda model: model),
-    )  # fmt: skip
 
 
 # --- steps ---------------------------------------------------------------------------------------

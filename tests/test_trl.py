@@ -1,7 +1,6 @@
 """TRL's own trainer plays our worlds: by a rollout without tools, and by tool calls."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
-from trl_setups import GRID, cloned_mistral, cloned_qwen
+from trl_setups import GRID, cloned_mistral, cloned_qwen, standing_in
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
@@ -46,13 +45,8 @@ def trained(trainer):
 # --- by a rollout --------------------------------------------------------------------------------
 
 
-def played(mistral, rows, longest=64, **changes):
-    model, tokenizer = mistral
-    trainer = SimpleNamespace(
-        model=model, processing_class=tokenizer, max_completion_length=longest, temperature=1.0,
-        accelerator=SimpleNamespace(unwrap_model=lambda model: model),
-    )  # fmt: skip
-    return rollout(GRID, **{"max_new_tokens": 16} | changes)([r["prompt"] for r in rows], trainer)
+def played(mistral, rows, longest=64):
+    return rollout(GRID, 16)([row["prompt"] for row in rows], standing_in(mistral, longest))
 
 
 def mean_return(mistral, seed):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import trl
@@ -59,6 +60,15 @@ def clone(model, rows, num_steps, batch_size=16, learning_rate=3e-3):
         model(input_ids=ids, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def standing_in(mistral, longest=64):
+    """What rollouts ask of TRL's trainer."""
+    model, tokenizer = mistral
+    return SimpleNamespace(
+        model=model, processing_class=tokenizer, max_completion_length=longest, temperature=1.0,
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model),
+    )  # fmt: skip
 
 
 def cloned_mistral(folder, num_steps=60):
