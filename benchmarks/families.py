@@ -17,11 +17,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lactchain.errors import ConfigError
-from lactchain.models.families import check_family
+from lactchain.models.families import check_family, finished_logits
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Decoder
-from lactchain.models.generation.prefix_trees import prefix_trees
 from lactchain.models.prompting import PromptTemplate, end_of_completion
+from lactchain.models.shared_prefix import prefix_trees
 from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs
 from lactchain.types import ChainGrammar
@@ -112,8 +112,8 @@ class Bench:
             name: torch.from_numpy(getattr(trees, name))
             for name in ("input_ids", "position_ids", "subtree_ends")
         }
-        nodes = torch.arange(trees.input_ids.size)
-        logits = model(batch, nodes, with_policy=True)["logits"]
+        logits = self.model.get_output_embeddings()(model.hidden_states(**batch))
+        logits = finished_logits(self.model.config, logits)
         errors = []
         for text, places in zip(texts, trees.places, strict=True):
             own = stock_logprobs(self.model, text[:1], text[1:])

@@ -87,6 +87,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The actor and encoder of `test_tiny_models`, others of the same shape, another tokenizer."""
+    from test_tiny_models import build_small
+
+    return build_small(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
 def finished(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Gives the folder of a script's finished run, which no test may change."""
     from script_setups import finished_runs

@@ -1,14 +1,13 @@
 """Training in 16 and in 32 bits: what is chosen, what is saved, and what was learnt answers."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import family_models
 import numpy as np
 import pytest
 import torch
 from script_setups import COLLECT, LORA, PREFERENCES, build_weights, config_of, start
-from test_tiny_models import SMALL, corpus
 from torch import nn
 from training_setups import exit_codes
 
@@ -19,14 +18,10 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
-from lactchain.models.tiny import build_tiny_actor
 from lactchain.models.values import ValueModel
 from lactchain.storage.manifests import verify_manifest
 from lactchain.types import ChainGrammar
 from lactchain_extras.weights.merging import export_actor
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import family_models  # noqa: E402
 
 STATES = ["1 1 up 0 0", "0 1 left 0 0", "0 0 down 1 1"]
 GRAMMAR = ChainGrammar(("move forward", "turn left"), 3)
@@ -153,13 +148,6 @@ def test_a_target_network_in_float32_follows_weights_of_16_bits(weights):
 
 
 # --- adapters beside 16 bits ----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("weights")
-    build_tiny_actor(folder / "actor", corpus(), SMALL)
-    return folder
 
 
 def nudge(model: torch.nn.Module, size: float) -> None:

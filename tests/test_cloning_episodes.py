@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from script_setups import GRID, TRAINING, run_here
+from script_setups import GRID, TRAINING, config_of, run_here
 from test_trajectory_files import episode
 
-from lactchain.config.settings import ActorConfig, RunConfig
 from lactchain.data.episodes import all_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import write_trajectories
@@ -33,15 +32,10 @@ def played():
     return [t for policy in policies for t in rollouts.play(policy, episodes)]
 
 
-def config_of(weights, tmp_path, file, **changes):
-    return TrainBCConfig(
-        run=RunConfig(run_dir=str(tmp_path / "run")),
-        environment=GRID,
-        actor=ActorConfig(str(weights / "actor"), dtype="float32"),
-        training=replace(TRAINING, max_steps=4),
-        trajectories=str(file),
-        **changes,
-    )
+def cloning_of(weights, tmp_path, file, **changes):
+    four = replace(TRAINING, max_steps=4)
+    config = config_of("train_bc", weights, tmp_path / "run", training=four)
+    return replace(config, trajectories=str(file), **changes)
 
 
 def test_the_best_are_the_successes_and_the_highest_returns_in_their_order():
@@ -82,7 +76,7 @@ def test_the_script_clones_all_completions_or_the_best(played, weights, tmp_path
     write_trajectories(tmp_path / "data.parquet", played)
 
     def num_examples(name, **changes):
-        config = config_of(weights, tmp_path / name, tmp_path / "data.parquet", **changes)
+        config = cloning_of(weights, tmp_path / name, tmp_path / "data.parquet", **changes)
         figures = run_here("train_bc", config)
         assert figures["num_dropped"] == 0
         return figures["num_examples"]
@@ -99,7 +93,7 @@ def test_tokens_of_another_tokenizer_are_refused(played, weights, tmp_path):
     sampled = (Action(first.actions[0].text, (7, 8, 9)), *first.actions[1:])
     write_trajectories(tmp_path / "data.parquet", [*rest, replace(first, actions=sampled)])
     with pytest.raises(DataError, match=rf"episode {len(rest)}, decision 0: its tokens read"):
-        run_here("train_bc", config_of(weights, tmp_path, tmp_path / "data.parquet"))
+        run_here("train_bc", cloning_of(weights, tmp_path, tmp_path / "data.parquet"))
 
 
 def test_a_decision_longer_than_the_models_context_is_named(played, tokenizer):

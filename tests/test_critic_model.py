@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_tiny_models import SMALL, corpus
+from test_tiny_models import SMALL
 from transformers import AutoModelForSequenceClassification
 
 from lactchain.config.settings import CriticConfig, LoraSettings
@@ -15,26 +15,15 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import ADAPTER_RECORD
 from lactchain.models.critic import EmbeddingCritic, pool, resolve_pooling
 from lactchain.models.headed import at_stored_precision
-from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.types import Critic
 
 TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]
 LORA = LoraSettings(r=2, alpha=4)
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("weights")
-    build_tiny_actor(folder / "actor", corpus(), SMALL)
-    build_tiny_encoder(folder / "encoder", folder / "actor")
-    build_tiny_actor(folder / "other-actor", corpus(), SMALL, seed=1)
-    build_tiny_encoder(folder / "other", folder / "other-actor")
-    return folder
-
-
 @pytest.fixture
-def config(weights):
-    return lambda **kwargs: CriticConfig(model=str(weights / "encoder"), **kwargs)
+def config(small):
+    return lambda **kwargs: CriticConfig(model=str(small / "encoder"), **kwargs)
 
 
 def perturbed(critic: EmbeddingCritic, seed: int = 0) -> EmbeddingCritic:
@@ -192,18 +181,17 @@ def test_a_critic_remembers_its_precision(config, tmp_path, lora):
 def test_a_quantised_critic_is_loaded_quantised_and_no_other(config, tmp_path):
     stored = {"dtype": "bfloat16", "load_in_4bit": True, "load_in_8bit": False}
     assert at_stored_precision(config(), stored) == config(dtype="4bit")
-    assert at_stored_precision(config(dtype="float32"), {}) == config(dtype="float32")
     trained(config(lora=LORA)).save(tmp_path)
     with pytest.raises(ConfigError, match=r"critic.dtype: expected 'float32', as .* got '4bit'"):
         EmbeddingCritic.from_config(config(checkpoint=str(tmp_path), dtype="4bit"))
 
 
-def test_values_of_another_meaning_or_of_another_encoder_are_refused(config, weights, tmp_path):
+def test_values_of_another_meaning_or_of_another_encoder_are_refused(config, small, tmp_path):
     trained(config(gamma=0.9, lora=LORA)).save(tmp_path)
     with pytest.raises(ConfigError, match=r"critic.gamma: expected 0.9"):
         EmbeddingCritic.from_config(config(gamma=0.99, checkpoint=str(tmp_path)))
     file = tmp_path / "critic_config.json"
-    stored = json.loads(file.read_text()) | {"model": str(weights / "other")}
+    stored = json.loads(file.read_text()) | {"model": str(small / "other-encoder")}
     file.write_text(json.dumps(stored))
     with pytest.raises(DataError, match="another base model"):
         EmbeddingCritic.load(tmp_path)

@@ -10,22 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_all_weights import nudge
-from test_tiny_models import SMALL, corpus
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings
 from lactchain.config.shipped import with_files
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.adapters import (
-    ADAPTER_FILES,
-    ADAPTER_RECORD,
-    save_adapter,
-    write_adapter_record,
-)
 from lactchain.models.loading import load_actor, load_encoder
 from lactchain.models.runtime import device
-from lactchain.models.tiny import build_tiny_actor, build_tiny_encoder
 from lactchain.storage.manifests import write_manifest
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig
 
@@ -33,20 +24,10 @@ IDS = torch.tensor([[5, 60, 280, 7]])
 LORA = LoraSettings(r=2, alpha=4)
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("weights")
-    build_tiny_actor(folder / "actor", corpus(), SMALL)
-    build_tiny_encoder(folder / "encoder", folder / "actor")
-    build_tiny_actor(folder / "other", corpus(), SMALL, seed=1)
-    build_tiny_actor(folder / "other-tokenizer", corpus()[::2], SMALL)
-    return folder
-
-
 @pytest.fixture
-def actor(weights, tmp_path):
+def actor(small, tmp_path):
     """A copy of the actor's folder to damage."""
-    return shutil.copytree(weights / "actor", tmp_path / "actor")
+    return shutil.copytree(small / "actor", tmp_path / "actor")
 
 
 def refused(actor, message) -> str:
@@ -58,34 +39,14 @@ def refused(actor, message) -> str:
 
 
 @pytest.fixture
-def config(weights):
-    return ActorConfig(model=str(weights / "actor"))
-
-
-def trained(config: ActorConfig, seed: int = 0):
-    torch.manual_seed(seed)
-    model, _ = load_actor(replace(config, lora=LORA), trainable=True)
-    nudge(model, 0.1)
-    return model
-
-
-@pytest.fixture
-def adapter(config, tmp_path) -> Path:
-    save_adapter(trained(config), tmp_path / "adapter")
-    return tmp_path / "adapter"
+def config(small):
+    return ActorConfig(model=str(small / "actor"))
 
 
 def edit_json(file: Path, **changes) -> None:
     content = json.loads(file.read_text())
     kept = {key: value for key, value in content.items() if key not in changes}
     file.write_text(json.dumps(kept | {k: v for k, v in changes.items() if v is not None}))
-
-
-def rewrite(adapter: Path, change) -> None:
-    """Changes the weights of an adapter and records them anew, as another program might."""
-    file = adapter / ADAPTER_FILES[1]
-    save_file(change(load_file(file)), file, metadata={"format": "pt"})
-    write_adapter_record(adapter, json.loads((adapter / ADAPTER_RECORD).read_text())["base"])
 
 
 # --- base models ---------------------------------------------------------------------------------
@@ -102,9 +63,9 @@ def test_an_actor_comes_frozen_or_trainable(config):
     assert {"lora_" in n for n, w in model.named_parameters() if w.requires_grad} == {True}
 
 
-def test_weights_are_found_below_the_weights_folder(config, weights, monkeypatch):
-    monkeypatch.chdir(weights.parent)
-    monkeypatch.setattr("lactchain.models.places.WEIGHTS_FOLDER", weights)
+def test_weights_are_found_below_the_weights_folder(config, small, monkeypatch):
+    monkeypatch.chdir(small.parent)
+    monkeypatch.setattr("lactchain.models.places.WEIGHTS_FOLDER", small)
     model, _ = load_actor(ActorConfig(model="actor"))
     expected, _ = load_actor(config)
     assert torch.equal(model(IDS).logits, expected(IDS).logits)
@@ -237,10 +198,10 @@ def test_a_special_token_that_the_model_does_not_have_is_refused(actor, name):
     refused(actor, f"{name} '<tad>' in tokenizer_config.json is none of")
 
 
-def test_an_actor_needs_a_chat_template_and_an_encoder_does_not(actor, weights, tmp_path):
+def test_an_actor_needs_a_chat_template_and_an_encoder_does_not(actor, small, tmp_path):
     (actor / "chat_template.jinja").unlink()
     refused(actor, "chat template")
-    encoder = shutil.copytree(weights / "encoder", tmp_path / "encoder")
+    encoder = shutil.copytree(small / "encoder", tmp_path / "encoder")
     (encoder / "chat_template.jinja").unlink()
     load_encoder(CriticConfig(model=str(encoder)))
 
@@ -258,8 +219,3 @@ def test_the_device_is_that_of_the_process(monkeypatch):
     assert device() == torch.device("cuda", 1)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     assert device() == torch.device("cpu")
-
-
-def test_loading_is_silent(config, adapter, capfd):
-    load_actor(replace(config, adapter=str(adapter)))
-    assert capfd.readouterr() == ("", "")

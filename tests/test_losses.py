@@ -1,12 +1,15 @@
-"""Losses and token functions against numbers worked out by hand."""
+"""Losses, advantages and token functions against numbers worked out by hand."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from lactchain.functional import policy_losses, tokens, value_losses
+from lactchain.functional import policy_losses, returns, tokens, value_losses
+from lactchain.functional.value_losses import ilql_losses, monte_carlo_losses, weighted_mean
+from lactchain.types import Action, Trajectory
 
 
 def test_mse_has_no_half_and_smooth_l1_has_one_and_targets_carry_no_gradient():
@@ -76,3 +79,129 @@ def test_token_logprobs_equal_log_softmax():
     assert tokens.token_logprobs(logits.bfloat16(), ids).dtype == torch.float32
     by_hand = tokens.token_logprobs(torch.tensor([[[0.0, math.log(3.0)]]]), torch.tensor([[1]]))
     torch.testing.assert_close(by_hand, torch.tensor([[math.log(0.75)]]))
+
+
+# --- of tokens ------------------------------------------------------------------------------------
+
+# Two tokens; two heads; the second token ends the episode.
+Q = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+LOGSUMEXP = torch.tensor([[1.5, 2.25], [3.0, 4.0]])
+
+
+def test_ilql_losses_match_hand_computed_numbers():
+    losses = ilql_losses(
+        q_tm1=Q,
+        logsumexp_tm1=LOGSUMEXP,
+        v_tm1=torch.tensor([0.0, 2.0]),
+        target_q_tm1=torch.tensor([2.0, 1.0]),
+        r_t=torch.tensor([0.0, -1.0]),
+        discount_t=torch.tensor([0.5, 0.0]),
+        v_t=torch.tensor([4.0, 100.0]),
+        expectile=0.75,
+    )
+    # Targets 0 + .5 * 4 = 2 and -1 + 0 = -1.
+    assert losses["q"].tolist() == [1.0 + 1.0, 9.0 + 1.0]
+    assert losses["v"].tolist() == [0.75 * 4.0, 0.25 * 1.0]
+    assert losses["cql"].tolist() == [0.5 + 0.0, 0.25 + 4.0]
+
+
+def test_monte_carlo_losses_match_hand_computed_numbers():
+    losses = monte_carlo_losses(
+        Q[:1], LOGSUMEXP[:1], torch.tensor([0.0, 2.0]), torch.tensor([-1.0, 3.0])
+    )
+    assert losses["q"].tolist() == [4.0, 1.0]
+    assert losses["v"].tolist() == [1.0, 1.0]
+    assert losses["cql"].tolist() == [0.5, 0.25]
+
+
+def test_targets_and_target_networks_carry_no_gradient():
+    names = ("q_tm1", "logsumexp_tm1", "v_tm1", "target_q_tm1", "r_t", "discount_t", "v_t")
+    shapes = {"q_tm1": (2, 3), "logsumexp_tm1": (2, 3)}
+    tensors = {name: torch.rand(shapes.get(name, (3,)), requires_grad=True) for name in names}
+    sum(loss.sum() for loss in ilql_losses(**tensors, expectile=0.7).values()).backward()
+    trained = {name for name, tensor in tensors.items() if tensor.grad is not None}
+    assert trained == {"q_tm1", "logsumexp_tm1", "v_tm1"}
+
+
+def test_shapes_must_agree():
+    with pytest.raises(ValueError, match="expected"):
+        monte_carlo_losses(Q[0], LOGSUMEXP[0], torch.zeros(2), torch.zeros(2))
+
+
+def test_the_weighted_mean_of_merged_tokens_is_the_mean_of_all():
+    losses = torch.tensor([1.0, 4.0])
+    everything = torch.tensor([1.0, 1.0, 1.0, 4.0])
+    weights = torch.tensor([3.0, 1.0]) / 2.0  # numbers of tokens, mean 1
+    torch.testing.assert_close(weighted_mean(losses, weights), everything.mean())
+
+
+# --- advantages -----------------------------------------------------------------------------------
+
+
+def tensor(*numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_returns_are_a_sum_over_all_actions_that_follow(terminated):
+    """Σ_j γ^j r_j over the actions from each chain on, and what the last state is worth."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        lengths = rng.integers(1, 6, size=rng.integers(1, 7))
+        chains = [rng.normal(size=length).tolist() for length in lengths]
+        trajectory = Trajectory(
+            env_id="test/Chains-v0",
+            seed=0,
+            observations=("s",) * (len(chains) + 1),
+            actions=(Action("a"),) * len(chains),
+            rewards=tuple(map(sum, chains)),
+            infos=({}, *({"rewards": r, "executed": ["forward"] * len(r)} for r in chains)),
+            terminated=terminated,
+            truncated=not terminated,
+        )
+        for t, value in enumerate(trajectory.returns(0.9, final_value=3.0)):
+            rewards = [*sum(chains[t:], []), 0.0 if terminated else 3.0]
+            assert value == pytest.approx(sum(0.9**j * r for j, r in enumerate(rewards)))
+
+
+def test_generalized_advantages_match_hand_computed_numbers():
+    r, d = tensor(1, 2, 4), tensor(0.5, 0.5, 0)
+    v_tm1, v_t = tensor(2, 8, 16), tensor(8, 16, 32)
+    # deltas: 1 + 4 - 2 = 3; 2 + 8 - 8 = 2; 4 - 16 = -12
+    # 2 + .25 * -12 = -1; 3 + .25 * -1 = 2.75
+    actual = returns.generalized_advantages(r, d, v_tm1, v_t, 0.5)
+    assert actual.tolist() == [2.75, -1.0, -12.0]
+    # Cut in the middle, whose delta stays 2; nothing of the next episode leaks into it.
+    cut = returns.generalized_advantages(r, d, v_tm1, v_t, 0.5, torch.tensor([0, 1, 0]))
+    assert cut.tolist() == [3.5, 2.0, -12.0]
+
+
+def advantages(r, d, values):
+    return returns.generalized_advantages(r, d, values[:-1], values[1:], 0.7)
+
+
+def test_generalized_advantages_are_lambda_returns_minus_values_within_an_episode():
+    generator = torch.Generator().manual_seed(0)
+    r, values = torch.randn(9, 4, generator=generator), torch.randn(10, 4, generator=generator)
+    d = torch.full_like(r, 0.9)
+    running, expected = values[-1], []
+    for t in reversed(range(9)):
+        running = r[t] + d[t] * (0.3 * values[t + 1] + 0.7 * running)
+        expected.insert(0, running - values[t])
+    torch.testing.assert_close(advantages(r, d, values), torch.stack(expected))
+
+
+def test_batched_advantages_equal_their_columns():
+    generator = torch.Generator().manual_seed(1)
+    r, d, v = (torch.randn(n, 3, generator=generator) for n in (6, 6, 7))
+    batched = advantages(r, d, v)
+    for column in range(3):
+        alone = advantages(r[:, column], d[:, column], v[:, column])
+        torch.testing.assert_close(batched[:, column], alone)
+
+
+def test_shapes_that_would_broadcast_and_a_senseless_lambda_are_refused():
+    with pytest.raises(ValueError, match="discount_t"):
+        advantages(torch.ones(3, 1), torch.ones(3), torch.ones(4, 1))
+    with pytest.raises(ValueError, match="lambda_"):
+        returns.generalized_advantages(*[tensor(1)] * 4, 1.5)

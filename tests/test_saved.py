@@ -9,7 +9,6 @@ from script_setups import GRID, LORA, TRAINING, config_of, run_here
 
 import lactchain
 from lactchain.config.settings import RunConfig
-from lactchain.config.token_values import ValueConfig
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.models.actor import LanguageActor
@@ -72,10 +71,7 @@ def test_critics_and_values_are_found_in_their_runs(weights, tmp_path):
         environment=GRID,
         actor=config.actor,
         trajectories=str(tmp_path / "critic/trajectories"),
-        mc=ValueConfig(cloning_weight=1.0),
         training=replace(TRAINING, max_steps=2),
     )
     run_here("train_mc", values)
     assert lactchain.load_values(tmp_path / "mc").meaning.method == "mc"
-    # The trunk is a policy too, where it was trained to be one.
-    assert len(lactchain.load_policy(tmp_path / "mc/values").act(STATES, SEEDS)) == 2

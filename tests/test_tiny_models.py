@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -30,6 +31,15 @@ def corpus() -> list[str]:
 
 
 TOKENIZER = build_tiny_tokenizer(corpus())
+
+
+def build_small(folder: Path) -> Path:
+    """Writes what the fixture `small` promises."""
+    for name, texts, seed in (("", corpus(), 0), ("other-", corpus(), 1)):
+        build_tiny_actor(folder / f"{name}actor", texts, SMALL, seed=seed)
+        build_tiny_encoder(folder / f"{name}encoder", folder / f"{name}actor")
+    build_tiny_actor(folder / "other-tokenizer", corpus()[::2], SMALL)
+    return folder
 
 
 def tokens(text: str) -> list[str]:

@@ -1,25 +1,35 @@
-"""What the arguments of a training come to, and what the trainers learn."""
+"""What the arguments of a training come to, what trainers learn, and what they take care of."""
 
 import copy
+import shutil
+import signal
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from accelerate.data_loader import prepare_data_loader
+from accelerate.state import AcceleratorState
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.data import DataLoader
 from training_setups import (
     MAKERS,
     TRAINING,
     changed,
-    make_cloning,
     make_critic,
     make_simpo,
     open_run,
 )
 
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, Interrupted
 from lactchain.models.runtime import device
 from lactchain.runs.run import read_metrics
+from lactchain.trainers import base, guards
 from lactchain.trainers.base import train, training_arguments
+from lactchain.trainers.guards import share_out
 from lactchain.trainers.simpo import SimPOTrainer
+from lactchain.trainers.window import WindowedTrainer
 
 # --- arguments -----------------------------------------------------------------------------------
 
@@ -63,14 +73,6 @@ def test_simpo_learns_to_prefer_the_chosen_completions(tiny, run_dir):
     keys = [f"{name}/{which}" for name in ("rewards", "logps", "lengths") for which in completions]
     for key in (*keys, "train/nll_loss", "train/grad_norm", "train/learning_rate"):
         assert np.isfinite(last[key])
-
-
-def test_cloning_learns_the_completions(tiny, run_dir):
-    settings = changed(num_epochs=8, learning_rate=1e-2)
-    with open_run(run_dir) as run:
-        train(make_cloning(tiny, run, lora=False, settings=settings))
-    losses = [m["train/loss"] for m in read_metrics(run_dir) if "train/loss" in m]
-    assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.parametrize("kind", ["simpo", "critic"])
@@ -154,3 +156,118 @@ def test_evaluation_leaves_no_trace_in_the_random_state(tiny, run_dir):
         before = torch.get_rng_state()
         critic_trainer.evaluate(critic_trainer.table)
         assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- around an update -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def four_gpus(monkeypatch):
+    """A process that sees four GPUs, as far as the arguments of a trainer ask."""
+    monkeypatch.setattr(base, "device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_a_process_that_sees_several_gpus_trains_on_one(four_gpus, tmp_path):
+    args = training_arguments(TRAINING, tmp_path, 0)
+    assert (args.device, args.n_gpu) == (torch.device("cuda", 0), 1)
+    assert args.train_batch_size == TRAINING.batch_size
+
+
+@pytest.mark.parametrize("make", [make_simpo, make_critic], ids=["in update", "in evaluation"])
+def test_a_stop_before_the_first_update_does_not_say_that_something_was_saved(
+    make, tiny, run_dir, monkeypatch
+):
+    with open_run(run_dir) as run:
+        trainer = make(tiny, run, lora=True)
+        monkeypatch.setattr(guards, "stop_requested", lambda: signal.SIGTERM)
+        with pytest.raises(Interrupted, match="give the same command to begin again") as stop:
+            train(trainer)
+    assert "saved in" not in str(stop.value)
+    assert not list(run_dir.glob("checkpoints/checkpoint-*"))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_tracker_that_fails_costs_one_warning(fails, tiny, tmp_path, monkeypatch, caplog):
+    def no_connection(*args, **kwargs):
+        raise ConnectionError("no route to host")
+
+    if fails:
+        monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", no_connection)
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tracked"))
+    told = partial(training_arguments, report_to=["tensorboard"])
+    monkeypatch.setattr("training_setups.training_arguments", told)
+    with open_run(tmp_path / "run") as run:
+        train(make_simpo(tiny, run, lora=True, settings=changed(max_steps=4)))
+    assert list((tmp_path / "tracked").rglob("events.out.tfevents*"))
+    assert caplog.text.count("TensorBoardCallback failed (ConnectionError: no route") == fails
+    steps = [r["step"] for r in read_metrics(tmp_path / "run") if "train/loss" in r]
+    assert steps == [2, 4]
+
+
+def test_events_of_tensorboard_lie_in_the_run_and_have_each_step_once(tiny, tmp_path, monkeypatch):
+    """The second training goes on from the checkpoint before the stop, and logs steps again."""
+    told = partial(training_arguments, report_to=["tensorboard"])
+    monkeypatch.setattr("training_setups.training_arguments", told)
+    folder, settings = tmp_path / "run", changed(max_steps=6, save_every_updates=4)
+    with open_run(folder) as run:
+        train(make_simpo(tiny, run, lora=True, settings=settings))
+    shutil.rmtree(folder / "checkpoints/checkpoint-6")
+    with open_run(folder) as run:
+        train(make_simpo(tiny, run, lora=True, settings=settings))
+    assert len(list((folder / "tensorboard").glob("events.out.tfevents*"))) == 2
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [2, 4, 6]
+
+
+def test_metrics_are_added_up_on_the_device_of_the_training():
+    """On a GPU some come from the CPU, as the distance to the policy that sampled."""
+    trainer = WindowedTrainer()
+    trainer.args = SimpleNamespace(device=torch.device("meta"))  # stands for the GPU
+    trainer.record(here=torch.ones(2, device="meta"), elsewhere=torch.ones(2))
+    trainer.record(here=torch.ones(2), elsewhere=torch.ones(2, device="meta"))
+    assert torch.stack(list(trainer._sums.values())).device == trainer.args.device
+
+
+# --- the last batch of an epoch under several processes ------------------------------------------
+
+
+def batches(num_rows, num_processes, **options):
+    """The batches of each process, of row numbers."""
+    loaders = [
+        share_out(
+            prepare_data_loader(
+                DataLoader(range(num_rows), batch_size=4, collate_fn=list, **options),
+                num_processes=num_processes,
+                process_index=rank,
+                put_on_device=False,
+            )
+        )
+        for rank in range(num_processes)
+    ]
+    found = [list(loader) for loader in loaders]
+    assert [len(loader) for loader in loaders] == [len(own) for own in found]
+    return found
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 3])
+@pytest.mark.parametrize("num_rows", [*range(3, 14), 43])
+def test_each_row_comes_once_in_an_epoch_and_in_the_update_of_one_process(num_rows, num_processes):
+    updates = [*zip(*batches(num_rows, num_processes), strict=True)]
+    size = 4 * num_processes
+    expected = [[*range(num_rows)][at : at + size] for at in range(0, num_rows, size)]
+    if 1 <= len(expected[-1]) < num_processes:
+        expected[-1] = sorted((expected[-1] * num_processes)[:num_processes])
+    assert [sorted(sum(update, [])) for update in updates] == expected
+
+
+def test_no_process_is_without_a_batch():
+    assert batches(9, 2) == [[[0, 1, 2, 3], [8]], [[4, 5, 6, 7], [8]]]
+
+
+def test_what_is_left_over_is_left_out_where_that_is_asked_for():
+    assert batches(11, 2, drop_last=True) == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]

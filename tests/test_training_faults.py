@@ -1,4 +1,4 @@
-"""A training and its checkpoints meet signals, other processes, full disks and damage."""
+"""A training and its checkpoints meet signals, other processes, full disks, damage and NaN."""
 
 import errno
 import pickle
@@ -8,9 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from training_setups import (
     MAKERS,
     NUM_UPDATES,
+    TRAINING,
     changed,
     exit_codes,
     final_state,
@@ -18,11 +21,12 @@ from training_setups import (
     make_critic,
     make_simpo,
     open_run,
+    spoil_loss,
     train_here,
     train_on_two,
 )
 
-from lactchain.errors import DataError, DiskError, Interrupted
+from lactchain.errors import DataError, DiskError, Interrupted, NonFiniteError
 from lactchain.runs.run import read_metrics
 from lactchain.storage.checkpoints import latest_checkpoint
 from lactchain.storage.manifests import _OWN_KEYS, verify_manifest, write_manifest, write_run_file
@@ -34,20 +38,6 @@ def test_old_checkpoints_go_when_newer_ones_are_verified(tiny, run_dir):
     train_here("simpo", tiny, run_dir, {"lora": True})
     names = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
     assert names == ["checkpoint-8", "checkpoint-9"]
-
-
-def test_damaged_checkpoint_is_replaced_by_the_one_before(tiny, run_dir, caplog):
-    train_here("simpo", tiny, run_dir, {"lora": True})
-    expected = final_state(run_dir)
-    file = run_dir / "checkpoints" / "checkpoint-9" / "adapter_model.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    with caplog.at_level("WARNING"):
-        train_here("simpo", tiny, run_dir, {"lora": True})
-    assert "checkpoint-9" in caplog.text
-    assert "damaged" in caplog.text
-    assert final_state(run_dir) == expected
 
 
 class Bomb:
@@ -196,13 +186,111 @@ def test_checkpoint_of_another_run_is_neither_resumed_nor_kept(tiny, run_dir):
     assert final_state(run_dir) == expected
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_one_with_a_foreign_file_is_used(tiny, run_dir):
+@pytest.mark.parametrize("name", ["optimizer.pt", "adapter_model.safetensors"])
+def test_a_damaged_checkpoint_is_set_aside_and_one_with_a_foreign_file_is_used(
+    name, tiny, run_dir, caplog
+):
+    """By one flipped bit."""
     train_here("simpo", tiny, run_dir, {"lora": True})
-    expected = final_state(run_dir)
-    folder = run_dir / "checkpoints"
+    expected, folder = final_state(run_dir), run_dir / "checkpoints"
     (folder / "checkpoint-8" / ".DS_Store").touch()
-    (folder / "checkpoint-9" / "optimizer.pt").write_bytes(b"cut")
+    content = bytearray((folder / "checkpoint-9" / name).read_bytes())
+    content[-1] ^= 1
+    (folder / "checkpoint-9" / name).write_bytes(content)
     train_here("simpo", tiny, run_dir, {"lora": True})
+    assert "checkpoint-9" in caplog.text and "damaged" in caplog.text
     assert final_state(run_dir) == expected
     assert verify_manifest(folder / "checkpoint-9")["parent"] == "checkpoint-8"
-    assert (folder / "set-aside-1-checkpoint-9" / "optimizer.pt").read_bytes() == b"cut"
+    assert (folder / "set-aside-1-checkpoint-9" / name).read_bytes() == content
+
+
+# --- numbers that are not finite ------------------------------------------------------------------
+
+
+def parameters(trainer):
+    return [p.detach().clone() for p in trainer.model.parameters()]
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("factor", [float("nan"), float("inf")])
+def test_bad_loss_stops_before_the_step_and_keeps_the_batch(kind, factor, tiny, run_dir):
+    with open_run(run_dir) as run:
+        trainer = MAKERS[kind](tiny, run, lora=True)
+        spoil_loss(trainer, 2, factor)
+        after_first = []
+        take = type(trainer).check_update
+
+        def check_update():
+            after_first[:] = parameters(trainer)
+            take(trainer)
+
+        trainer.check_update = check_update
+        with pytest.raises(NonFiniteError, match="step 2, rank 0: the loss is not finite") as error:
+            train(trainer)
+        assert error.value.exit_code == 4
+        assert str(error.value).endswith("lower training.learning_rate and another run.run_dir")
+    assert all(map(torch.equal, parameters(trainer), after_first))
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+    batch = load_file(run_dir / "nonfinite" / "step-2-rank-0.safetensors")
+    assert {"0.input_ids", "1.input_ids"} <= set(batch)
+    rows = batch["1.input_ids"].shape[0]
+    if kind in ("ilql", "mc"):  # decisions that begin alike share a row
+        assert 1 <= rows < TRAINING.batch_size
+    else:
+        assert rows == TRAINING.batch_size
+    assert latest_checkpoint(run_dir / "checkpoints") is None
+
+
+def test_overflowing_loss_with_finite_gradient_stops_before_the_step(tiny, run_dir):
+    """(v - R)^2 overflows long before its derivative does."""
+    with open_run(run_dir) as run:
+        trainer = make_critic(tiny, run, lora=True, terminated=True)
+        renew = trainer.train_dataset.renew
+        trainer.train_dataset.renew = lambda targets: renew(targets + 1e25)
+        with pytest.raises(NonFiniteError, match="the loss is not finite"):
+            train(trainer)
+
+
+def test_bad_weights_are_never_checkpointed(tiny, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_simpo(tiny, run, lora=True)
+        name, parameter = next(
+            (n, p) for n, p in trainer.model.named_parameters() if p.requires_grad
+        )
+        parameter.data[0, 0] = float("inf")
+        with pytest.raises(NonFiniteError, match=f"{name} is not finite.*another run.run_dir"):
+            trainer._save_checkpoint(trainer.model, None)
+    assert not (run_dir / "checkpoints" / "checkpoint-0").exists()
+
+
+def test_bad_gradient_of_a_finite_loss_stops_before_the_step(tiny, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_simpo(tiny, run, lora=True)
+        first = next(p for p in trainer.model.parameters() if p.requires_grad)
+        first.register_hook(lambda gradient: gradient * float("nan"))
+        before = parameters(trainer)
+        with pytest.raises(NonFiniteError, match="step 1, rank 0: the gradient is not finite"):
+            train(trainer)
+    assert all(map(torch.equal, parameters(trainer), before))
+
+
+def test_same_command_goes_on_from_before_the_bad_step(tiny, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_simpo(tiny, run, lora=True)
+        spoil_loss(trainer, 5, float("nan"))
+        with pytest.raises(NonFiniteError):
+            train(trainer)
+    assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-4"
+    with open_run(run_dir) as run:
+        train(make_simpo(tiny, run, lora=True))
+    assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-9"
+
+
+def test_logged_loss_is_not_filtered(tiny, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_simpo(tiny, run, lora=True)
+        trainer.check_update = lambda: None
+        spoil_loss(trainer, 1, float("nan"))
+        with pytest.raises(NonFiniteError, match="no checkpoint is written"):
+            train(trainer)
+    assert read_metrics(run_dir)[0]["train/loss"] is None

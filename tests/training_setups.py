@@ -40,7 +40,7 @@ from lactchain.runs import distributed
 from lactchain.runs.process import launch, seed_everything
 from lactchain.runs.run import Run
 from lactchain.trainers.base import train, training_arguments
-from lactchain.trainers.behavior_cloning import behavior_cloning_trainer, cloning_rows
+from lactchain.trainers.behavior_cloning import BehaviorCloningTrainer, cloning_rows
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
 from lactchain.trainers.simpo import SimPOTrainer, preference_rows
 from lactchain.trainers.token_values import ILQLTrainer, MonteCarloTrainer
@@ -171,8 +171,8 @@ def make_cloning(
     model, tokenizer = trained_actor(weights, lora, dtype)
     examples = [(STATES[i], Action(chain_of(1 + i % 3))) for i in range(NUM_ROWS)]
     rows, _ = cloning_rows(examples, PromptTemplate(tokenizer), tokenizer)
-    folder = run.path("checkpoints")
-    return behavior_cloning_trainer(model, rows, tokenizer, settings, folder, 0, run=run, **options)
+    args = arguments(settings, run)
+    return BehaviorCloningTrainer(model, args, rows, tokenizer, run=run, **options)
 
 
 def value_episodes() -> list[Trajectory]:
@@ -220,7 +220,6 @@ def make_values(
         gamma=values.gamma,
         num_q_heads=num_q_heads,
         start=-1.0,
-        train_policy=values.cloning_weight > 0,
     )
     with_dropout(model, lora)
     return trainer_class(model, arguments(settings, run), view, values, run=run, **options)

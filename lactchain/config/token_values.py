@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lactchain.config.bounds import AtLeast1, Bound, Bounded, NonNegative, Positive, PositiveShare
+from lactchain.config.bounds import (
+    AtLeast1,
+    Bound,
+    Bounded,
+    NonNegative,
+    PositiveShare,
+)
 
 
 @dataclass(frozen=True)
@@ -14,12 +20,8 @@ class ValueConfig(Bounded):
     """Discount of one token of the agent, in (0, 1]."""
     cql_weight: NonNegative = 0.01
     """Weight of the conservative term logsumexp Q(s, .) - Q(s, token), the cross-entropy of Q's
-    softmax (LMRL-Gym: 0.5 in the maze, 0.01 in Wordle); it belongs to `error_weight`."""
-    error_weight: Positive = 0.5
-    """Factor on the squared errors of Q and V: 0.5 in LMRL-Gym, 1 elsewhere."""
-    cloning_weight: NonNegative = 0.0
-    """Weight of a cloning term. Above 0 the policy and the values share one trunk, and the result
-    is an actor too; at 0 the values have their own."""
+    softmax, beside half the squared errors of Q and V (LMRL-Gym: 0.5 in the maze, 0.01 in
+    Wordle)."""
     tokens: Literal["all", "first"] = "all"
     """Of which tokens of a completion values are learnt. first: of the first one alone, for less
     time, where it is the decision and what is behind it punctuation; gamma then counts once for

@@ -31,9 +31,8 @@ from transformers import PreTrainedModel
 
 from lactchain.config.settings import LoraSettings
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.runtime import evaluating
-from lactchain.models.sharding import put
-from lactchain.models.weight_files import read_tensors, verify_file_if_listed
+from lactchain.models.places import read_tensors, verify_file_if_listed
+from lactchain.models.runtime import evaluating, put
 from lactchain.storage.files import read_json, sha256, take_sample
 from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
 
@@ -230,10 +229,9 @@ def check_adapter(directory: Path, base: Path) -> None:
     for name in ADAPTER_FILES:
         if not (directory / name).is_file():
             raise DataError(f"{directory / name}: no such file; expected a LoRA adapter")
-    settings = read_json(directory / ADAPTER_FILES[0])
-    if settings.get("peft_type") != "LORA":
-        raise DataError(f"{directory}: expected a LORA adapter, got {settings.get('peft_type')}")
-    _check_settings(settings, directory / ADAPTER_FILES[0])
+    file = directory / ADAPTER_FILES[0]
+    settings = read_json(file)
+    _check_settings(settings, file)
     if not (directory / ADAPTER_RECORD).is_file():
         log.warning(
             "%s: another program saved this adapter, for %s; it is taken to belong to %s",
@@ -257,6 +255,8 @@ def check_adapter(directory: Path, base: Path) -> None:
 
 def _check_settings(settings: Mapping[str, Any], file: Path) -> None:
     """What PEFT takes for true or for a number, whatever it is, and adapters of other kinds."""
+    if settings.get("peft_type") != "LORA":
+        raise DataError(f"{file}: expected a LORA adapter, got {settings.get('peft_type')}")
     for name, default in vars(LoraConfig()).items():
         value = settings.get(name, default)
         if isinstance(default, bool) and not isinstance(value, bool):

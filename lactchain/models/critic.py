@@ -24,11 +24,15 @@ from lactchain.models.headed import (
     stored_bits,
 )
 from lactchain.models.loading import check_encoder, load_encoder
-from lactchain.models.places import mend, resolve_weights
+from lactchain.models.places import (
+    mend,
+    read_model_json,
+    read_tensors,
+    resolve_weights,
+    verify_manifest_if_any,
+)
 from lactchain.models.prompting import encodable
-from lactchain.models.runtime import evaluating
-from lactchain.models.sharding import put
-from lactchain.models.weight_files import read_model_json, read_tensors, verify_manifest_if_any
+from lactchain.models.runtime import evaluating, put
 from lactchain.storage.files import check_types, make_folder, read_versioned_json, write_json
 
 log = logging.getLogger(__name__)
@@ -131,17 +135,16 @@ class EmbeddingCritic(HeadedModel):
         Raises:
             DataError: it is no folder of a critic, or damaged.
         """
-        names = {*MEANING, "model", "value_scale", "value_offset"}
+        names = {*MEANING, "model", "dtype", *QUANTISATION, "value_scale", "value_offset"}
         file = directory / cls.config_file
         how = "expected a folder that a critic saved"
         stored = read_versioned_json(file, cls.schema_version, names, how)
         try:
             check_types(CriticConfig, {name: stored[name] for name in ("model", *MEANING)})
             CriticConfig(**{name: stored[name] for name in MEANING})
-            check(stored.get("dtype", "float32") in DTYPES, "dtype", str(DTYPES), stored["dtype"])
+            check(stored["dtype"] in DTYPES, "dtype", str(DTYPES), stored["dtype"])
             for name in QUANTISATION:
-                told = stored.get(name, False)
-                check(isinstance(told, bool), name, "true or false", told)
+                check(isinstance(stored[name], bool), name, "true or false", stored[name])
             for name in ("gamma", "pooling", "max_length"):
                 check(stored[name] is not None, name, "a value", None)
             for name, least in (("value_scale", 0.0), ("value_offset", -math.inf)):
@@ -158,10 +161,9 @@ class EmbeddingCritic(HeadedModel):
         directory = Path(config.checkpoint)
         verify_manifest_if_any(directory)
         stored = cls.read_meaning(directory)
-        quantised = config.bits is not None and "dtype" in stored
-        trained = stored | {"dtype": stored_bits(stored) or stored.get("dtype")}
+        trained = stored | {"dtype": stored_bits(stored) or stored["dtype"]}
         config = replace(config, pooling=config.pooling or stored["pooling"])
-        for name in (*MEANING, "dtype") if quantised else MEANING:
+        for name in MEANING if config.bits is None else (*MEANING, "dtype"):
             if trained[name] != getattr(config, name):
                 raise ConfigError(
                     f"critic.{name}: expected {trained[name]!r}, as {directory} was trained with, "
@@ -345,21 +347,18 @@ def _declared(folder: Path) -> tuple[Path, list[str]]:
     listed = folder / "modules.json"
     if not listed.is_file():
         return listed, []
-    modules = _modules(listed)
-    if others := [
-        kind for kind, _ in modules if kind not in ("Transformer", "Pooling", "Normalize")
-    ]:
+    modules, known = _modules(listed), ("Transformer", "Pooling", "Normalize")
+    if others := [kind for kind, _ in modules if kind not in known]:
         log.warning(
             "%s: %s is left out: the pooled token is what is read", listed, ", ".join(others)
         )
     found = [folder / place / "config.json" for kind, place in modules if kind == "Pooling"]
     if not found:
         return listed, []
-    file = found[0]
-    stored = read_model_json(file)
+    stored = read_model_json(found[0])
     flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value]
     named = [stored["pooling_mode"]] if "pooling_mode" in stored else flags
-    return file, [str(name).removeprefix("pooling_mode_") for name in named]
+    return found[0], [str(name).removeprefix("pooling_mode_") for name in named]
 
 
 def _modules(file: Path) -> list[tuple[str, str]]:

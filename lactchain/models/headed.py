@@ -20,9 +20,8 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTraine
 from lactchain.config.settings import ModelConfig
 from lactchain.errors import NonFiniteError
 from lactchain.models.adapters import ADAPTER_FILES, load_adapter_weights, save_adapter
-from lactchain.models.runtime import quiet
-from lactchain.models.sharding import put, whole_state
-from lactchain.models.weight_files import check_weights
+from lactchain.models.places import check_weights
+from lactchain.models.runtime import put, quiet, whole_state
 
 Config = TypeVar("Config", bound=ModelConfig)
 
@@ -126,18 +125,10 @@ class HeadedModel(nn.Module):
 
     def activation_checkpointing_enable(self, **kwargs: Any) -> None:
         """As transformers' models have it: `transformers.Trainer` calls it."""
-        self._let_inputs_require_gradients()
-        self.trunk.activation_checkpointing_enable(**kwargs)
-
-    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
-        """The same, by the name that transformers before 5.23 calls."""
-        self._let_inputs_require_gradients()
-        self.trunk.gradient_checkpointing_enable(**kwargs)
-
-    def _let_inputs_require_gradients(self) -> None:
-        """Frozen embeddings give no gradient that recomputed layers could start from."""
         if self.adapted:
+            # Frozen embeddings give no gradient that recomputed layers could start from.
             self.trunk.enable_input_require_grads()
+        self.trunk.activation_checkpointing_enable(**kwargs)
 
 
 def is_adapted(directory: Path) -> bool:
@@ -167,13 +158,13 @@ def at_stored_precision(config: Config, stored: Mapping[str, Any]) -> Config:
     """
     bits = stored_bits(stored)
     if bits is not None or config.dtype == "auto":
-        return replace(config, dtype=bits or stored.get("dtype", config.dtype))
+        return replace(config, dtype=bits or stored["dtype"])
     return config
 
 
 def stored_bits(stored: Mapping[str, Any]) -> str | None:
     """How weights were quantised that are stored with these entries; None if they were not."""
-    return next((name.removeprefix("load_in_") for name in QUANTISATION if stored.get(name)), None)
+    return next((name.removeprefix("load_in_") for name in QUANTISATION if stored[name]), None)
 
 
 class ScoreHead(nn.Linear):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -25,17 +26,18 @@ from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.families import context_length
 from lactchain.models.headed import ScoreHead, value_encoder_class
-from lactchain.models.places import mend, resolve_weights
-from lactchain.models.prompting import end_of_completion
-from lactchain.models.runtime import TRUST, device, is_out_of_memory, quiet, trusts_remote_code
-from lactchain.models.weight_files import (
+from lactchain.models.places import (
     check_weights,
+    mend,
     read_model_json,
+    resolve_weights,
     stored_names,
     stored_weight,
     verify_file_if_listed,
     verify_manifest_if_any,
 )
+from lactchain.models.prompting import end_of_completion
+from lactchain.models.runtime import TRUST, device, is_out_of_memory, quiet, trusts_remote_code
 
 log = logging.getLogger(__name__)
 
@@ -172,17 +174,19 @@ def load_base(
 
 
 @contextmanager
-def readable(path: Path, how: str | None = None) -> Iterator[None]:
-    """What transformers makes nothing of is a `DataError`, in whichever way it says so.
+def readable(
+    path: str | Path, how: str | None = None, what: str = "transformers cannot read this model"
+) -> Iterator[None]:
+    """What a library makes nothing of is a `DataError`, in whichever way it says so.
 
     The line ends with `how` to mend it, else with how one comes by the model.
 
-    A library that is not installed is a `ConfigError`. What a device or a signal did wrong says
-    nothing of the files.
+    A library that is not installed is a `ConfigError`. What a device, a signal or another process
+    did wrong says nothing of the files.
     """
     try:
         yield
-    except (LactChainError, torch.AcceleratorError):
+    except (LactChainError, torch.AcceleratorError, torch.distributed.DistError):
         raise
     except ImportError as error:
         reason = " ".join(str(error).split())[:300]
@@ -192,9 +196,10 @@ def readable(path: Path, how: str | None = None) -> Iterator[None]:
         if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic):
             raise
         reason = " ".join(str(error).split())[:300]
+        if isinstance(error, UnpicklingError):  # torch would tell how to run it all the same
+            reason = "it is cut, or holds more than tensors and plain values"
         raise DataError(
-            f"{path}: transformers cannot read this model ({type(error).__name__}: {reason}); "
-            f"{how or mend(path)}"
+            f"{path}: {what} ({type(error).__name__}: {reason}); {how or mend(path)}"
         ) from error
 
 
@@ -215,11 +220,6 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
         for text in ("x", " x\n", "é漢🙂"):  # some come to grief at their first text
             tokenizer.decode(tokenizer(text)["input_ids"])
     tokenizer.padding_side = padding_side
-    if chat and tokenizer.chat_template is None:
-        raise DataError(
-            f"{path}: expected a tokenizer with a chat template, got none; use an "
-            "instruction-tuned model, or put a chat_template.jinja into the folder"
-        )
     if chat:
         tokenizer.eos_token = end_of_completion(tokenizer)
     if tokenizer.pad_token is None:

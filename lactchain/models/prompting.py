@@ -136,7 +136,7 @@ class PromptTemplate:
         """What the chat template writes before and after the user's second text."""
         said = {"role": "assistant", "content": _SLOT}
         turns = [{"role": "user", "content": "-"}, said, {"role": "user", "content": _SLOT}]
-        text = render(self._tokenizer, turns, add_generation_prompt=True, enable_thinking=False)
+        text = render_asked(self._tokenizer, turns)
         _, before, after = text.split(_SLOT)
         return before.lstrip().removeprefix(end_of_completion(self._tokenizer)), after
 
@@ -161,9 +161,7 @@ class PromptTemplate:
 
     def _rendered(self, messages: Conversation) -> str:
         try:
-            return render(
-                self._tokenizer, list(messages), add_generation_prompt=True, enable_thinking=False
-            )
+            return render_asked(self._tokenizer, messages)
         except TemplateError as error:
             roles = [message.get("role") for message in messages]
             raise DataError(
@@ -221,24 +219,12 @@ def _render_around_slot(
     tokenizer: PreTrainedTokenizerBase, strategy: str, shown: str = _SLOT
 ) -> tuple[str, str]:
     """The texts before and after the observation, the strategy as system text where that exists."""
-    if tokenizer.chat_template is None:
-        raise DataError(
-            f"tokenizer {tokenizer.name_or_path}: expected a chat template, got none; use an "
-            "instruction-tuned model, or put a chat_template.jinja into the model's folder"
-        )
-    template = _DATE.sub(lambda call: repr(_TODAY.strftime(call[2])), tokenizer.get_chat_template())
     user = {"role": "user", "content": shown}
     joined = {"role": "user", "content": f"{strategy}\n\n{shown}"}
     arrangements = [[{"role": "system", "content": strategy}, user], [joined]]
     for messages in arrangements if strategy else [[user]]:
         try:
-            text = render(
-                tokenizer,
-                messages,
-                chat_template=template,
-                add_generation_prompt=True,
-                enable_thinking=False,  # the completion is the chain, with no thoughts before it
-            )
+            text = render_asked(tokenizer, messages)
         except TemplateError:  # this template knows no system role
             continue
         if text.count(_SLOT) == 1 and strategy.strip() in text.partition(_SLOT)[0]:
@@ -256,7 +242,12 @@ def _render_around_slot(
     )
 
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: list[dict], **options: Any) -> str:
+def render_asked(tokenizer: PreTrainedTokenizerBase, messages: Conversation) -> str:
+    """A conversation that the model goes on with: by the chain, with no thoughts before it."""
+    return render(tokenizer, messages, add_generation_prompt=True, enable_thinking=False)
+
+
+def render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, **options: Any) -> str:
     """A conversation as the tokenizer's chat template writes it.
 
     A template is a program that came with the model. It runs in a sandbox, which sets its loops no
@@ -264,13 +255,20 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: list[dict], **options: 
 
     Raises:
         TemplateError: the template refuses the conversation.
-        DataError: it fails in another way, or does not end.
+        DataError: there is none, it fails in another way, or does not end.
     """
+    if tokenizer.chat_template is None:
+        raise DataError(
+            f"tokenizer {tokenizer.name_or_path}: expected a chat template, got none; use an "
+            "instruction-tuned model, or put a chat_template.jinja into the model's folder"
+        )
+    template = _DATE.sub(lambda call: repr(_TODAY.strftime(call[2])), tokenizer.get_chat_template())
+    options |= {"chat_template": template, "tokenize": False}
     ended: list[str | Exception] = []
 
     def work() -> None:
         try:
-            ended.append(tokenizer.apply_chat_template(messages, tokenize=False, **options))
+            ended.append(tokenizer.apply_chat_template(list(messages), **options))
         except Exception as error:  # noqa: BLE001  - whatever the template does
             ended.append(error)
 
@@ -305,11 +303,6 @@ def end_of_completion(tokenizer: PreTrainedTokenizerBase) -> str | None:
 
 def _plain_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """A copy that reads the text of special tokens as plain text; the original keeps its state."""
-    if not tokenizer.is_fast:
-        raise DataError(
-            f"tokenizer {tokenizer.name_or_path}: expected a fast tokenizer (a tokenizer.json in "
-            f"the model's folder), got {type(tokenizer).__name__}"
-        )
     plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     plain.encode_special_tokens = True
     plain.no_padding()

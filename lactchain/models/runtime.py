@@ -1,4 +1,8 @@
-"""Where and how models run in this process: its device, and modes that are put back afterwards."""
+"""Where and how models run: their device, modes that are put back afterwards, shards of FSDP2.
+
+What works on sharded weights also works on whole ones. What gathers or spreads is collective: every
+process calls it, in the same order.
+"""
 
 import gc
 import os
@@ -8,7 +12,10 @@ from contextlib import contextmanager
 import psutil
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 # Its lines go the way of all others, on which no text of a model's folder commands a terminal.
 transformers.utils.logging.disable_default_handler()
@@ -82,3 +89,51 @@ def quiet(progress: bool = False) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+# --- weights that FSDP2 spread over processes -----------------------------------------------------
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
+    """A tensor as `example` is kept: on its device, and sharded where that is."""
+    tensor = tensor.to(example.device)
+    if isinstance(tensor, DTensor) or not isinstance(example, DTensor):
+        return tensor
+    return distribute_tensor(tensor, example.device_mesh, example.placements)
+
+
+@torch.no_grad()
+def put(target: Tensor, tensor: Tensor) -> None:
+    """Copies a whole tensor into one that may be sharded."""
+    target.copy_(shard_like(tensor.to(target.dtype), target))
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 spread this model's weights."""
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+def reshard(model: nn.Module) -> None:
+    """Frees weights that FSDP2 gathered for a forward pass and still holds."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def whole_state(model: nn.Module, only_trained: bool) -> dict[str, Tensor] | None:
+    """The state of a sharded model on the CPU of the first process, empty elsewhere; else None.
+
+    Args:
+        only_trained: leave frozen weights out, which are most of a model with an adapter.
+    """
+    if not is_sharded(model):
+        return None
+    options = StateDictOptions(
+        full_state_dict=True, cpu_offload=True, ignore_frozen_params=only_trained
+    )
+    return get_model_state_dict(model, options=options)

@@ -22,12 +22,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.config.settings import ActorConfig, PlayerConfig
 from lactchain.errors import DataError
 from lactchain.models.adapters import base_folder
-from lactchain.models.families import attention_masks, check_family, finished_logits
+from lactchain.models.families import attention_masks, check_family
 from lactchain.models.headed import HeadedModel, ValueHead, at_stored_precision, is_adapted
 from lactchain.models.loading import load_actor
-from lactchain.models.runtime import evaluating
-from lactchain.models.sharding import local, put, reshard, shard_like
-from lactchain.models.weight_files import read_tensors, verify_manifest_if_any
+from lactchain.models.places import read_tensors, verify_manifest_if_any
+from lactchain.models.runtime import evaluating, local, put, reshard, shard_like
 from lactchain.storage.files import read_versioned_json
 
 
@@ -97,22 +96,19 @@ class ValueModel(HeadedModel):
         num_q_heads: int,
         head_size: int | None = None,
         start: float = 0.0,
-        train_policy: bool = False,
     ) -> Self:
         """A new value model whose trunk begins as the actor's, to be trained.
 
         Args:
             head_size: width of the heads' hidden layer; None: twice that of the trunk.
             start: first value of all heads.
-            train_policy: the trunk goes on being the policy, whose output layer is trained too.
 
         Raises:
             DataError, ConfigError: as `load_actor`.
         """
         trunk, tokenizer = load_actor(config, trainable=True)
         output = trunk.get_output_embeddings()
-        tied = output.weight is trunk.get_input_embeddings().weight
-        if not (train_policy or tied):
+        if output.weight is not trunk.get_input_embeddings().weight:
             output.requires_grad_(False)
         head_size = head_size or 2 * output.weight.shape[1]
         meaning = ValueMeaning(method, gamma, config.strategy, num_q_heads, head_size)
@@ -220,8 +216,10 @@ class ValueModel(HeadedModel):
         """Values min_i Q_i(s, ·) (B, V) of hidden states (B, D), or of some tokens alone."""
         return torch.stack([head(hidden, columns) for head in self.q_heads]).amin(dim=0)
 
-    def _hidden(self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor) -> Tensor:
-        """Hidden states (R · L, D)."""
+    def hidden_states(
+        self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor
+    ) -> Tensor:
+        """The trunk's last hidden states (R · L, D) of the tokens of trees (R, L)."""
         config, dtype = self.trunk.config, self.trunk.dtype
         mask = attention_masks(
             config, seen_in_tree(subtree_ends), position_ids, position_ids, dtype
@@ -236,27 +234,22 @@ class ValueModel(HeadedModel):
         trees: dict[str, Tensor],
         state_nodes: Tensor | None,
         next_nodes: Tensor | None = None,
-        with_policy: bool = False,
     ) -> dict[str, Tensor]:
         """Values at U nodes where the agent speaks next, and V alone at W nodes that follow.
 
         Args:
             trees: `input_ids`, `position_ids` and `subtree_ends` (R, L) of `PrefixTrees`.
             state_nodes, next_nodes: (U,) and (W,) places in the flattened rows.
-            with_policy: the trunk is the policy's too, whose logits are wanted.
 
         Returns:
-            `q` (num_q_heads, U, V), `v` (U,), `v_next` (W,) without gradient, `logits` (U, V).
+            `q` (num_q_heads, U, V), `v` (U,), and `v_next` (W,) without gradient.
         """
-        hidden = self._hidden(**trees)
+        hidden = self.hidden_states(**trees)
         values = {}
         if state_nodes is not None:
             states = hidden[state_nodes]
             values["q"] = torch.stack([head(states) for head in self.q_heads])
             values["v"] = self.v_head(states).squeeze(-1)
-            if with_policy:
-                logits = self.trunk.get_output_embeddings()(states)
-                values["logits"] = finished_logits(self.trunk.config, logits)
         if next_nodes is not None:
             with torch.no_grad():
                 values["v_next"] = self.v_head(hidden[next_nodes]).squeeze(-1)

@@ -51,7 +51,6 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
         DataError: the episodes are damaged or do not fit the actor.
     """
     from lactchain.data.token_view import mean_return
-    from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_own_tokenizer
     from lactchain.models.values import ValueModel
     from lactchain.trainers.base import save_result, train, training_arguments
@@ -59,7 +58,6 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
 
     settings, trainer_class = config.settings, TRAINERS[config.method]
     template, view, episodes = read_view(config, load_own_tokenizer(config.actor))
-    is_actor = settings.cloning_weight > 0
     model = ValueModel.from_actor(
         config.actor,
         method=config.method,
@@ -67,16 +65,13 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
         num_q_heads=trainer_class.num_q_heads,
         head_size=settings.head_size,
         start=mean_return(view, settings.gamma),
-        train_policy=is_actor,
     )
     args = training_arguments(
         config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
     )
     trainer = trainer_class(model, args, view, settings, run=run)
     train(trainer)
-    grammar = make_language_env(config.environment).grammar
-    files = policy_file(config.actor, grammar) if is_actor else {}
-    save_result(trainer, run.path("values"), files)
+    save_result(trainer, run.path("values"))
     plugins.call("token_values", run, model, template, episodes)
     summary = training_figures(trainer)
     plugins.call("card", config, run, "values", summary)

@@ -38,9 +38,8 @@ from lactchain.types import Action, Policy, Trajectory
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.trainers.behavior_cloning import CloningRow
+    from lactchain.trainers.behavior_cloning import CloningRow, ReadingCheck
     from lactchain.trainers.guards import GuardedTrainer
-    from lactchain.trainers.reading import ReadingCheck
 
 log = logging.getLogger(__name__)
 
@@ -124,22 +123,16 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     """What is to be cloned, and the training on it."""
     from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_actor
-    from lactchain.trainers.base import save_result, train
-    from lactchain.trainers.behavior_cloning import behavior_cloning_trainer
+    from lactchain.trainers.base import save_result, train, training_arguments
+    from lactchain.trainers.behavior_cloning import BehaviorCloningTrainer
 
     env = make_language_env(config.environment)
     model, tokenizer = load_actor(config.actor, trainable=True)
     rows, dropped = rows_to_clone(config, env, tokenizer)
-    trainer = behavior_cloning_trainer(
-        model,
-        rows,
-        tokenizer,
-        config.training,
-        run.path("checkpoints"),
-        config.run.seed,
-        run=run,
-        report_to=config.run.report_to,
+    args = training_arguments(
+        config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
     )
+    trainer = BehaviorCloningTrainer(model, args, rows, tokenizer, run=run)
     look = None if config.target_skill is None else reading_check(config, env, trainer)
     train(trainer)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
@@ -156,7 +149,7 @@ def reading_check(
 ) -> "ReadingCheck":
     """What ends the cloning once the actor reads what states show when an episode begins."""
     from lactchain.data.rollouts import Rollouts
-    from lactchain.trainers.reading import ReadingCheck
+    from lactchain.trainers.behavior_cloning import ReadingCheck
 
     asked = replace(config.actor, decoding="free", temperature=1.0)
     states = sampled_states(env, len(env.start_states()), config.run.seed)
@@ -174,7 +167,7 @@ def require_reading(
     Raises:
         ConfigError: it does not.
     """
-    from lactchain.trainers.reading import MIN_ANSWERED, MIN_SKILL, reads
+    from lactchain.trainers.behavior_cloning import MIN_ANSWERED, MIN_SKILL, reads
 
     required = min(config.target_skill, MIN_SKILL)
     skill, answered = figures.get("retrieval_skill", 0.0), figures["answered_rate"]

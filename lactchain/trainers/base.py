@@ -23,7 +23,7 @@ from lactchain.runs.process import refuse_unless_inexact
 from lactchain.storage.checkpoints import latest_checkpoint
 from lactchain.storage.files import disk_errors, in_bytes
 from lactchain.storage.manifests import verify_manifest, write_manifest
-from lactchain.trainers.guards import GuardedTrainer, readable
+from lactchain.trainers.guards import GuardedTrainer, readable_state
 
 NEVER = 10**9
 """A number of updates that no run reaches."""
@@ -59,9 +59,6 @@ def training_arguments(
     """
     on_cuda = device().type == "cuda"
     known = TrainingArguments.__dataclass_fields__
-    # Renamed in transformers 5.23; the old name warns where the new one is known.
-    names = ("activation_checkpointing", "gradient_checkpointing")
-    checkpointing = next(name for name in names if name in known)
     fixed: dict[str, Any] = {
         "output_dir": str(output_dir),
         "seed": seed,
@@ -71,7 +68,7 @@ def training_arguments(
         "learning_rate": settings.learning_rate,
         "per_device_train_batch_size": settings.batch_size,
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
-        checkpointing: settings.gradient_checkpointing,
+        "activation_checkpointing": settings.gradient_checkpointing,
         "save_strategy": "steps",
         "save_steps": settings.save_every_updates or NEVER,
         # Groups by length draw from the global random state: a resumed run would see other batches.
@@ -209,7 +206,7 @@ def train(trainer: GuardedTrainer) -> TrainOutput:
         recorded = verify_manifest(checkpoint)
         _check_conditions(trainer, checkpoint, recorded)
         trainer.parent_checkpoint = checkpoint.name
-        with readable(checkpoint):
+        with readable_state(checkpoint):
             state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         trainer.run.truncate_metrics(state.global_step, recorded.get("metrics"))
         if state.global_step >= state.max_steps:

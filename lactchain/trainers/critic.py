@@ -32,7 +32,7 @@ from lactchain.runs import distributed
 from lactchain.storage.files import disk_errors
 from lactchain.trainers.base import HeadedTrainer
 from lactchain.trainers.closed_form import NUM_FOLDS, RidgeFolds, Solution
-from lactchain.trainers.guards import readable
+from lactchain.trainers.guards import readable_state
 from lactchain.types import Trajectory
 
 TARGETS_FILE = "targets.safetensors"
@@ -359,6 +359,6 @@ class CriticTrainer(HeadedTrainer):
         super()._load_from_checkpoint(checkpoint, model)
         if self._needs_values:
             targets = Path(checkpoint) / TARGETS_FILE
-            with readable(checkpoint), safe_open(targets, framework="pt") as file:
+            with readable_state(checkpoint), safe_open(targets, framework="pt") as file:
                 self.train_dataset.targets = file.get_tensor("targets")
                 self._targets_epoch = int(file.metadata()["epoch"])

@@ -9,30 +9,28 @@ import json
 import random
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate.utils import save_fsdp_optimizer
 from peft import PeftModel
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 from transformers import ProgressCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 from transformers.trainer import SCHEDULER_NAME
 from transformers.trainer_utils import TrainOutput
 
-from lactchain.errors import DataError, Interrupted, NonFiniteError
+from lactchain.errors import Interrupted, NonFiniteError
 from lactchain.models.adapters import base_folder, write_adapter_record
 from lactchain.models.headed import load_trained
-from lactchain.models.runtime import is_out_of_memory, quiet
-from lactchain.models.sharding import is_sharded, local, whole_state
+from lactchain.models.loading import readable
+from lactchain.models.runtime import is_sharded, local, quiet, whole_state
 from lactchain.runs import distributed
 from lactchain.runs.process import provenance, stop_requested
 from lactchain.runs.progress import under_way
@@ -41,12 +39,10 @@ from lactchain.runs.run import Run
 from lactchain.storage.checkpoints import clear_place, prune_checkpoints
 from lactchain.storage.files import disk_errors
 from lactchain.storage.manifests import write_manifest
-from lactchain.trainers.last_batch import share_out
-from lactchain.trainers.window import WindowedTrainer
+from lactchain.trainers.window import WindowedTrainer, metric_key
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
-
 
 GENERATORS = (
     (random.getstate, random.setstate),
@@ -57,32 +53,10 @@ GENERATORS = (
 """What reads, and what sets, where each random number generator stands."""
 
 
-UNREADABLE = (
-    UnpicklingError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError, EOFError,
-)  # fmt: skip
-"""What libraries raise where a file is not what it should be."""
-
-
-@contextmanager
-def readable(checkpoint: str | Path | None) -> Iterator[None]:
-    """A state that cannot be taken is a `DataError`, though a manifest vouches for its bytes.
-
-    What a device or another process did wrong says nothing of the state.
-    """
-    try:
-        yield
-    except (torch.AcceleratorError, torch.distributed.DistError):
-        raise
-    except UNREADABLE as error:
-        if is_out_of_memory(error):
-            raise
-        reason, *_ = str(error).splitlines() or [type(error).__name__]
-        if isinstance(error, UnpicklingError):  # torch would tell how to run it all the same
-            reason = "it is cut, or holds more than tensors and plain values"
-        raise DataError(
-            f"{checkpoint}: its state cannot be read ({reason}); remove it to go on from the one "
-            "before"
-        ) from error
+def readable_state(checkpoint: str | Path | None) -> AbstractContextManager[None]:
+    """A state that cannot be taken is a `DataError`, though a manifest vouches for its bytes."""
+    how = "remove it to go on from the one before"
+    return readable(checkpoint, how, "its state cannot be read")
 
 
 class GuardedTrainer(WindowedTrainer):
@@ -292,11 +266,11 @@ class GuardedTrainer(WindowedTrainer):
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with readable(checkpoint):
+        with readable_state(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        with readable(checkpoint):
+        with readable_state(checkpoint):
             super()._load_rng_state(checkpoint)
 
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
@@ -311,7 +285,7 @@ class GuardCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
         """Says how long the training is, and where it goes on."""
-        with readable(Path(args.output_dir, self.trainer.parent_checkpoint or "")):
+        with readable_state(Path(args.output_dir, self.trainer.parent_checkpoint or "")):
             self.trainer.resume_window()
         self.trainer.step.total = state.max_steps
         self.trainer.step.resumed(state.global_step)
@@ -365,14 +339,38 @@ class GuardCallback(TrainerCallback):
         trainer.parent_checkpoint = checkpoint.name
 
 
-def metric_key(name: str) -> str:
-    """Our spelling of the name that transformers gives a metric.
+class SharedOut(BatchSampler):
+    """Batches of a sampler in updates of `num_processes`; what is left over is spread among them.
 
-    `eval_loss` → `eval/loss`, `loss` → `train/loss`, `train_runtime` → `time/train_runtime`; what
-    has a slash stays.
+    accelerate fills the last update up with rows of the epoch's beginning, which count twice then.
+    Losses here are means over an update, so batches of an update may differ in size. No process may
+    be without one: of fewer rows than processes some come more than once.
     """
-    if name.startswith("eval_"):
-        return f"eval/{name.removeprefix('eval_')}"
-    if name.startswith("train_"):  # the summary of a whole training
-        return f"time/{name}"
-    return name if "/" in name else f"train/{name}"
+
+    def __init__(self, batches: BatchSampler, num_processes: int) -> None:
+        super().__init__(batches.sampler, batches.batch_size, batches.drop_last)
+        self.num_processes = num_processes
+
+    def __len__(self) -> int:
+        whole, left = divmod(super().__len__(), self.num_processes)
+        return self.num_processes * (whole + (left > 0 and not self.drop_last))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        update: list[list[int]] = []
+        for batch in super().__iter__():
+            update.append(batch)
+            if len(update) == self.num_processes:
+                yield from update
+                update = []
+        rows, count = sum(update, []), self.num_processes
+        if rows and not self.drop_last:
+            yield from (rows[rank::count] or [rows[rank % len(rows)]] for rank in range(count))
+
+
+def share_out(loader: DataLoader) -> DataLoader:
+    """The loader that accelerate has prepared for training, with each row once an epoch."""
+    shard = loader.batch_sampler
+    count = getattr(shard, "num_processes", 1)
+    if count > 1 and not shard.split_batches:
+        shard.batch_sampler, shard.even_batches = SharedOut(shard.batch_sampler, count), False
+    return loader

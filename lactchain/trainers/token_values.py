@@ -1,36 +1,158 @@
-"""Trainers of token values on recorded episodes: Monte-Carlo values, and ILQL."""
+"""Trainers of token values on recorded episodes: Monte-Carlo values, and ILQL.
 
+Batches are prefix trees, in which what several texts share is read once. A row of the data set is a
+group of decisions that are read together (`ValueConfig.group_by`). A batch holds every text once
+that its decisions need, and apart from them what only targets need: it takes no gradient, and no
+target network.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
 from lactchain.config.token_values import ILQLConfig, ValueConfig
 from lactchain.data.token_view import TokenView, ValueTargets, monte_carlo_targets, one_step_targets
-from lactchain.functional.token_losses import ilql_losses, monte_carlo_losses, weighted_mean
-from lactchain.functional.tokens import token_logprobs
-from lactchain.models.sharding import is_sharded
+from lactchain.functional.value_losses import ilql_losses, monte_carlo_losses, weighted_mean
+from lactchain.models.runtime import is_sharded
+from lactchain.models.shared_prefix import PrefixTrees, prefix_trees
 from lactchain.models.values import ValueModel
 from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import HeadedTrainer
-from lactchain.trainers.tree_batches import tree_batches, trees
+
+ERROR_WEIGHT = 0.5
+"""Factor on the squared errors of Q and V, as in LMRL-Gym."""
+
+TREES = ("input_ids", "position_ids", "subtree_ends")
+
+
+@dataclass
+class TreeCollator:
+    """Groups of decisions → prefix trees, and the agent's tokens in them.
+
+    Tensors: `input_ids`, `position_ids`, `subtree_ends` (R, L), see `PrefixTrees`; `state_nodes`
+    (U,) and `next_nodes` (W,), places in the flattened rows where Q and V, and V of what follows,
+    are wanted; where some decision leads to a prompt that the batch does not answer, the same for
+    these as `behind_input_ids`, …, and `behind_nodes` (X,); and for each of T tokens `state` (of
+    U), `next` (of W and then X), `action` (the token), `reward`, `discount` and `weight`, whose
+    mean over the data is 1.
+
+    Args:
+        multi_step: whether every token of a completion leads to what follows the completion, or
+            each to the one behind it, and the last one to what follows.
+    """
+
+    view: TokenView
+    targets: ValueTargets
+    gamma: float
+    multi_step: bool
+    pad_token_id: int
+
+    def __post_init__(self) -> None:
+        lengths = np.array([len(completion) for completion in self.view.completions])
+        weight, num_tokens = self.targets.weight, lengths[self.targets.completion]
+        self._weights = weight / np.average(weight, weights=num_tokens)
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """The batch of these groups."""
+        decisions = np.concatenate([row["decisions"] for row in rows])
+        trees, states, behind, ends = self._lay_out(decisions)
+        batch = self._tokens(decisions, states, ends)
+        batch["state_nodes"], batch["state"] = np.unique(batch["state"], return_inverse=True)
+        nodes, batch["next"] = np.unique(batch["next"], return_inverse=True)
+        size = trees.input_ids.size
+        batch["next_nodes"] = nodes[nodes < size]
+        batch |= {name: getattr(trees, name) for name in TREES}
+        if behind is not None:
+            batch |= {f"behind_{name}": getattr(behind, name) for name in TREES}
+            batch["behind_nodes"] = nodes[nodes >= size] - size
+        tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+        return {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}
+
+    def _lay_out(
+        self, decisions: np.ndarray
+    ) -> tuple[PrefixTrees, list[np.ndarray], PrefixTrees | None, np.ndarray]:
+        """The texts of M decisions.
+
+        Returns:
+            The trees of what was said; the states of each completion in them; the trees of prompts
+            that follow and are not answered here, if there are any; and where `after` ends, counted
+            through both.
+        """
+        prompts, completions, targets = self.view.prompts, self.view.completions, self.targets
+        count = len(completions)
+        keys = targets.prompt[decisions] * count + targets.completion[decisions]
+        keys, which = np.unique(keys, return_inverse=True)
+        said = [divmod(key, count) for key in keys.tolist()]
+        # The last token of a completion is an action, and never a state.
+        texts = [prompts[prompt] + completions[completion][:-1] for prompt, completion in said]
+        trees = prefix_trees(texts, self.pad_token_id)
+        states = [
+            places[len(prompts[prompt]) - 1 :]
+            for (prompt, _), places in zip(said, trees.places, strict=True)
+        ]
+        end = {prompt: places[0] for (prompt, _), places in zip(said, states, strict=True)}
+        after, following = np.unique(targets.after[decisions], return_inverse=True)
+        unanswered = [prompt for prompt in after.tolist() if prompt not in end]
+        behind = None
+        if unanswered:
+            behind = prefix_trees([prompts[prompt] for prompt in unanswered], self.pad_token_id)
+            last = [trees.input_ids.size + places[-1] for places in behind.places]
+            end |= dict(zip(unanswered, last, strict=True))
+        ends = np.array([end[prompt] for prompt in after.tolist()])
+        return trees, [states[text] for text in which], behind, ends[following]
+
+    def _tokens(
+        self, decisions: np.ndarray, states: Sequence[np.ndarray], ends: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """The T tokens of M completions: states, actions and what follows, each (T,)."""
+        targets, lengths = self.targets, np.array([len(places) for places in states])
+        completion_of, state = np.repeat(np.arange(len(states)), lengths), np.concatenate(states)
+        to_come = np.cumsum(lengths)[completion_of] - 1 - np.arange(len(state))
+        # Of its completion: the place of the text behind it, reward and discount of the last token.
+        following = ends[completion_of]
+        reward = targets.reward[decisions][completion_of]
+        discount = targets.discount[decisions][completion_of]
+        if self.multi_step:
+            powers = self.gamma**to_come
+            reward, discount = powers * reward, powers * discount
+        else:
+            last = to_come == 0
+            following = np.where(last, following, np.roll(state, -1))
+            reward = np.where(last, reward, 0.0)
+            discount = np.where(last, discount, self.gamma)
+        completions = [self.view.completions[number] for number in targets.completion[decisions]]
+        return {
+            "state": state,
+            "next": following,
+            "action": np.fromiter(chain.from_iterable(completions), np.int64, len(state)),
+            "reward": reward,
+            "discount": discount,
+            "weight": self._weights[decisions][completion_of],
+        }
+
+
+def trees(inputs: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    """The texts of a batch, as the value model takes them."""
+    return {name: inputs[prefix + name] for name in TREES}
 
 
 class TokenValueTrainer(HeadedTrainer):
     """Trains a value model on the decisions of recorded episodes.
 
     A subclass says what its targets are and computes the losses of the tokens, of which the trainer
-    takes means and their sum. With `settings.cloning_weight` the trunk is the policy's too, and
-    `loss/cloning` is the mean negative log-likelihood of the tokens in the data.
+    takes means and their sum.
 
     Metrics, means over the logging window: `loss/q`, `loss/v`, `loss/cql`, and `values/q` and
     `values/v`, the mean values of the tokens in the data and of their states.
     """
 
     num_q_heads: int
-    has_target = False
-    """Whether there is a target network."""
 
     def __init__(
         self,
@@ -43,11 +165,15 @@ class TokenValueTrainer(HeadedTrainer):
         self.values = model
         self.settings = settings
         targets, multi_step = self.targets(view)
-        groups, collator = tree_batches(
-            view, targets, settings, multi_step, model.tokenizer.pad_token_id
-        )
+        if settings.group_by == "prompt":
+            targets = targets.merged()
+        pad_token_id = model.tokenizer.pad_token_id
         super().__init__(
-            model=model, args=args, data_collator=collator, train_dataset=groups, **kwargs
+            model=model,
+            args=args,
+            data_collator=TreeCollator(view, targets, settings.gamma, multi_step, pad_token_id),
+            train_dataset=[{"decisions": group} for group in targets.groups(settings.group_by)],
+            **kwargs,
         )
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
@@ -69,21 +195,17 @@ class TokenValueTrainer(HeadedTrainer):
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of the agent's tokens in the batch."""
         state, action, weight = inputs["state"], inputs["action"], inputs["weight"]
-        clones = self.settings.cloning_weight > 0
-        values = model(trees(inputs), inputs["state_nodes"], inputs["next_nodes"], clones)
+        values = model(trees(inputs), inputs["state_nodes"], inputs["next_nodes"])
         values["v_next"] = torch.cat([values["v_next"], self._values_behind(inputs)])
         q = values["q"][:, state, action]
         logsumexp = values["q"].logsumexp(dim=-1)[:, state]
         losses = self.token_losses(values, q, logsumexp, inputs)
-        if clones:
-            losses["cloning"] = -token_logprobs(values["logits"][state], action)
         means = {name: weighted_mean(loss, weight) for name, loss in losses.items()}
         self.record(
             **{f"loss/{name}": mean for name, mean in means.items()},
             **{"values/q": q.amin(dim=0), "values/v": values["v"][state]},
         )
-        error, cql = self.settings.error_weight, self.settings.cql_weight
-        factors = {"q": error, "v": error, "cql": cql, "cloning": self.settings.cloning_weight}
+        factors = {"q": ERROR_WEIGHT, "v": ERROR_WEIGHT, "cql": self.settings.cql_weight}
         return shares[0] * sum(factors[name] * mean for name, mean in means.items())
 
     def _values_behind(self, inputs: dict[str, Tensor]) -> Tensor:
@@ -132,7 +254,7 @@ class ILQLTrainer(TokenValueTrainer):
     multi-step ones, as they never are there.
     """
 
-    num_q_heads, has_target = 2, True
+    num_q_heads = 2
     settings: ILQLConfig
 
     def __init__(self, model: ValueModel, *args: Any, **kwargs: Any) -> None:

@@ -67,3 +67,16 @@ class WindowedTrainer:
         stored = {"last_logged": self._globalstep_last_logged, "loss": loss.item()}
         listed = {name: entry.tolist() for name, entry in sums.items()}
         write_json(self._window_file(Path(output_dir)), {**stored, "sums": listed})
+
+
+def metric_key(name: str) -> str:
+    """Our spelling of the name that transformers gives a metric.
+
+    `eval_loss` → `eval/loss`, `loss` → `train/loss`, `train_runtime` → `time/train_runtime`; what
+    has a slash stays.
+    """
+    if name.startswith("eval_"):
+        return f"eval/{name.removeprefix('eval_')}"
+    if name.startswith("train_"):  # the summary of a whole training
+        return f"time/{name}"
+    return name if "/" in name else f"train/{name}"

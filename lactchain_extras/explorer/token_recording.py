@@ -127,7 +127,7 @@ def along(model: ValueModel, view: TokenView) -> Iterator[Values]:
 
 
 def _stop_if_asked(model: ValueModel) -> None:
-    from lactchain.models.sharding import is_sharded
+    from lactchain.models.runtime import is_sharded
 
     asked = stop_requested() > 0
     if distributed.any_of(asked) if is_sharded(model) else asked:
@@ -148,8 +148,8 @@ def _decisions(view: TokenView) -> list[tuple[int, int, int]]:
 def _values(model: ValueModel, view: TokenView, rows: Sequence[int]) -> Iterator[Values]:
     import torch
 
-    from lactchain.models.generation.prefix_trees import prefix_trees
-    from lactchain.trainers.tree_batches import TREES
+    from lactchain.models.shared_prefix import prefix_trees
+    from lactchain.trainers.token_values import TREES
 
     prompts = [view.prompts[view.prompt_tm1[row]] for row in rows]
     said = [view.completions[view.completion_tm1[row]] for row in rows]

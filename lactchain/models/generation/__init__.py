@@ -1,6 +1,6 @@
 """Completions from a causal language model: sampled, listed with their probabilities, or ranked.
 
-Three things make this more than a loop around a model. First, all prompts of a policy begin with
+Two things make this more than a loop around a model. First, all prompts of a policy begin with
 the same instruction. Its keys and values are computed once (`cascade`), and each row attends to
 them and to its own few tokens under one softmax, so that a long instruction costs next to nothing.
 Second, the legal completions are known: they are chains of named actions. So we can list the tokens
@@ -9,8 +9,4 @@ is no choice (`decoding`). The completions are the leaves of a tree (`enumeratio
 beginning is read once, the probability of all chains costs little more than that of the longest
 few. This gives a policy's exact distribution, and with it its exact value. The same tree ranks all
 completions by trained values (`guidance`).
-
-Third, training reads texts that begin alike too: the prompts of an episode, and the completions to
-one prompt. `prefix_trees` lays out the texts of a batch as trees, in which the shared tokens stand
-once. A token then sees its ancestors, and not its left neighbours: the attention mask says whom.
 """

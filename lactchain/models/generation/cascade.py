@@ -218,20 +218,16 @@ class CascadeTrunk:
     Args:
         model: a causal language model of the library; an adapter may stay beside its weights.
         prefix_ids: the tokens that all prompts begin with; they are computed once.
-        chunk_tokens: tokens of prompts that are read at a time, about; None: `CHUNK_TOKENS`.
 
     Raises:
         ConfigError: the model's attention is of a kind that is not computed here.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, prefix_ids: Sequence[int], chunk_tokens: int | None = None
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, prefix_ids: Sequence[int]) -> None:
         check_family(model)
         self.model = model
         self.prefix_ids = tuple(prefix_ids)
         self._backbone = model.get_decoder()
-        self._chunk_tokens = chunk_tokens or CHUNK_TOKENS[model.device.type]
         self._prefix = prefix_keys_values(model, self.prefix_ids)
 
     @property
@@ -263,7 +259,7 @@ class CascadeTrunk:
         for block, row in zip(blocks, rows, strict=True):
             block[longest - len(row) :] = row
         cache = RowCache.allocate(len(rows), longest + room, self._prefix)
-        size = max(1, self._chunk_tokens // longest)
+        size = max(1, CHUNK_TOKENS[self.model.device.type] // longest)
         parts = []
         for first, part in enumerate(torch.from_numpy(blocks).to(self.model.device).split(size)):
             lengths = torch.full((len(part),), start, device=part.device)
