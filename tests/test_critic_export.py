@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_critic_model import LORA, TEXTS, trained, weights  # noqa: F401
+from test_critic_model import LORA, TEXTS, trained
 from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
@@ -22,7 +22,7 @@ from lactchain_extras.stages.export import ExportConfig
 from lactchain_extras.weights.critic_export import export_critic
 
 
-def saved(weights, folder, **kwargs):  # noqa: F811
+def saved(weights, folder, **kwargs):
     """A critic whose values have a scale and an offset, and its folder."""
     critic = trained(CriticConfig(str(weights / "encoder"), **kwargs), value_scale=3.0)
     critic.value_offset = -7.5
@@ -35,7 +35,7 @@ def batch_of(folder):
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
-def test_a_reward_model_of_one_label_has_the_values_of_the_critic(weights, tmp_path, lora):  # noqa: F811
+def test_a_reward_model_of_one_label_has_the_values_of_the_critic(weights, tmp_path, lora):
     critic = saved(weights, tmp_path / "critic", lora=lora)
     run, critic_folder = RunConfig(str(tmp_path / "run")), str(tmp_path / "critic")
     summary = export.main(ExportConfig(run, critic=critic_folder))
@@ -52,7 +52,7 @@ def test_a_reward_model_of_one_label_has_the_values_of_the_critic(weights, tmp_p
     assert verify_manifest(folder)["critic"] == critic_folder
 
 
-def test_a_value_model_has_the_value_of_every_beginning_of_a_text(weights, tmp_path):  # noqa: F811
+def test_a_value_model_has_the_value_of_every_beginning_of_a_text(weights, tmp_path):
     critic = saved(weights, tmp_path / "critic")
     export_critic(tmp_path / "critic", tmp_path / "model", "token_classifier")
     with quiet():
@@ -68,7 +68,7 @@ def test_a_value_model_has_the_value_of_every_beginning_of_a_text(weights, tmp_p
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
-def test_a_sentence_transformer_embeds_a_text_as_its_value(weights, tmp_path, pooling):  # noqa: F811
+def test_a_sentence_transformer_embeds_a_text_as_its_value(weights, tmp_path, pooling):
     """By the rules of its layout: encoder, pooling, and a product with a bias."""
     critic = saved(weights, tmp_path / "critic", pooling=pooling)
     export_critic(tmp_path / "critic", folder := tmp_path / "model", "sentence_transformer")
@@ -92,14 +92,14 @@ def test_a_sentence_transformer_embeds_a_text_as_its_value(weights, tmp_path, po
 
 
 @pytest.mark.parametrize("form", ["sequence_classifier", "token_classifier"])
-def test_what_a_classifier_would_read_otherwise_is_refused(weights, tmp_path, form):  # noqa: F811
+def test_what_a_classifier_would_read_otherwise_is_refused(weights, tmp_path, form):
     saved(weights, tmp_path / "critic", pooling="mean")
     with pytest.raises(ConfigError, match="expected sentence_transformer"):
         export_critic(tmp_path / "critic", tmp_path / "model", form)
     assert not list((tmp_path / "model").glob("*.safetensors"))
 
 
-def test_no_text_ends_in_what_a_reward_model_takes_for_padding(weights, tmp_path):  # noqa: F811
+def test_no_text_ends_in_what_a_reward_model_takes_for_padding(weights, tmp_path):
     critic = saved(weights, tmp_path / "critic")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "critic")
     tokenizer.pad_token = tokenizer.eos_token

@@ -12,8 +12,9 @@ from transformers import AutoModelForSequenceClassification
 
 from lactchain.config.settings import CriticConfig, LoraSettings
 from lactchain.errors import ConfigError, DataError
+from lactchain.functional.tokens import pool
 from lactchain.models.adapters import ADAPTER_RECORD
-from lactchain.models.critic import EmbeddingCritic, pool, resolve_pooling
+from lactchain.models.critic import EmbeddingCritic, resolve_pooling
 from lactchain.models.headed import at_stored_precision
 from lactchain.types import Critic
 

@@ -1,4 +1,4 @@
-"""Token-level plumbing: padding, masked means, log-probabilities of given tokens."""
+"""Token-level plumbing: padding, masked means, pooling, log-probabilities of given tokens."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -47,3 +47,13 @@ def token_logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:
     logits = logits.float()
     chosen = logits.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
     return chosen - logits.logsumexp(dim=-1)
+
+
+def pool(hidden: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
+    """One embedding (B, D) per row of `hidden` (B, L, D): its last real token, or their mean."""
+    if pooling == "last":
+        positions = torch.arange(hidden.shape[1], device=hidden.device)
+        last = (positions * attention_mask).argmax(dim=1)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    weights = attention_mask.unsqueeze(-1).to(torch.float32)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)

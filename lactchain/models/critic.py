@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import CriticConfig, check
 from lactchain.errors import ConfigError, DataError
+from lactchain.functional.tokens import pool
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.headed import (
     QUANTISATION,
@@ -393,13 +394,3 @@ def declare_pooling(
     for name, value in written.items():
         make_folder((folder / name).parent)
         write_json(folder / name, value)
-
-
-def pool(hidden: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> torch.Tensor:
-    """One embedding (B, D) per row of `hidden` (B, L, D): its last real token, or their mean."""
-    if pooling == "last":
-        positions = torch.arange(hidden.shape[1], device=hidden.device)
-        last = (positions * attention_mask).argmax(dim=1)
-        return hidden[torch.arange(len(hidden), device=hidden.device), last]
-    weights = attention_mask.unsqueeze(-1).to(torch.float32)
-    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
