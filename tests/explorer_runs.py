@@ -9,7 +9,13 @@ import numpy as np
 from run_folders import GAMMA, GRID, hostile_trajectory, play, write_run
 
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.evaluations import EpisodeResult, StateValues, write_episodes, write_values
+from lactchain.data.evaluations import (
+    EpisodeResult,
+    StateValues,
+    write_episodes,
+    write_pairs_after,
+    write_values,
+)
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.exact import optimal_chains, optimal_values, shortest_paths
@@ -90,6 +96,7 @@ class GridRun:
         summary["pairs/dropped_margin"] = 3 * number
         write_run(folder / "simpo", environment, 12, summary, 1000 * number + 500)
         write_pairs(folder / "simpo/pairs/0.parquet", pairs)
+        write_pairs_after(folder / "simpo/pairs_after.json", {0: (-0.5, -7.25)})
 
     def _write_evaluation(self, number: int, environment: dict, hostile: bool) -> None:
         folder = self.directory / f"round_{number}/evaluation"

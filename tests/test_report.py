@@ -180,6 +180,13 @@ def test_pairs_are_whole_with_their_ways(run, page):
     held = [p for stage in open_run(run.directory).stages.values() for p in stage.pairs]
     assert pairs["chosen"] == [p.chosen for p in held]
     assert pairs["chosen_value"] == pytest.approx([p.chosen_value for p in held])
+    first = [
+        place
+        for place, round_ in enumerate(pairs["round"])
+        if not place or round_ != pairs["round"][place - 1]
+    ]
+    assert [place for place, after in enumerate(pairs["chosen_after"]) if after == -0.5] == first
+    assert [pairs["rejected_after"][place] for place in first] == [-7.25] * len(first)
     goals = [[p.state["goal_x"], p.state["goal_y"]] for p in held]
     ends = [way[-1][:2] for way in pairs["chosen_way"]]
     near = [run.lengths[run.model.row(p.state)] <= 4 for p in held]

@@ -8,9 +8,13 @@ import torch
 from script_setups import config_of, run_here
 
 from lactchain.data.preferences import read_pairs, write_pairs
+from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.functional.policy_losses import kl_from_sampler, kl_to_sampler
+from lactchain.inspection.run_view import open_run
+from lactchain.models.actor import load_player
 from lactchain.runs.run import read_metrics
+from lactchain.types import Action
 
 LIMIT = 0.05
 
@@ -70,3 +74,20 @@ def test_a_bound_needs_what_the_policy_said(weights, tmp_path):
         replace(config, actor=replace(config.actor, decoding="constrained"))
     unbound = replace(destroying(weights, tmp_path / "unbound"), pairs=config.pairs)
     assert not math.isnan(run_here("train_simpo", unbound)["kl_from_sampling"])
+
+
+def test_how_probable_a_training_has_left_its_pairs_is_kept(weights, tmp_path):
+    config = config_of("train_simpo", weights, tmp_path / "run")
+    run_here("train_simpo", config)
+    view = open_run(tmp_path / "run")
+    assert [*view.pairs_after] == [*range(len(view.pairs))]
+    trained = replace(config.actor, decoding="free", model=str(tmp_path / "run/actor"))
+    actor = load_player(trained, make_language_env(config.environment).grammar)
+    for place, pair in enumerate(view.pairs):
+        answers = [
+            Action(pair.chosen, pair.chosen_token_ids),
+            Action(pair.rejected, pair.rejected_token_ids),
+        ]
+        tokens = actor.token_log_probs([pair.prompt] * 2, answers)
+        expected = [of_answer.sum() for of_answer in tokens]
+        assert view.pairs_after[place] == pytest.approx(expected, abs=1e-4)

@@ -141,6 +141,20 @@ def read_episodes(path: str | Path) -> list[EpisodeResult]:
     return _read(path, lambda fields: [EpisodeResult(**episode) for episode in fields["episodes"]])
 
 
+def write_pairs_after(path: str | Path, logprobs: Mapping[int, tuple[float, float]]) -> None:
+    """Writes `pairs_after.json`: how probable a training has left the completions of some pairs.
+
+    Args:
+        logprobs: of chosen and rejected, each as a whole, by the place of the pair.
+    """
+    _write(path, {"pairs": [[place, *both] for place, both in logprobs.items()]})
+
+
+def read_pairs_after(path: str | Path) -> dict[int, tuple[float, float]]:
+    """Reads what `write_pairs_after` wrote."""
+    return _read(path, lambda fields: {place: (a, b) for place, a, b in fields["pairs"]})
+
+
 def ranks(values: Sequence[float]) -> np.ndarray:
     """Ranks of N values from 1; those that are equal share their mean rank."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)

@@ -20,6 +20,7 @@ from lactchain.data.evaluations import (
     EpisodeResult,
     StateValues,
     read_episodes,
+    read_pairs_after,
     read_values,
 )
 from lactchain.data.inspections import (
@@ -84,6 +85,11 @@ class RunView:
     def pairs(self) -> list[PreferencePair]:
         """The preference pairs in `pairs/`."""
         return self._read_rows("pairs", read_pairs)
+
+    @cached_property
+    def pairs_after(self) -> dict[int, tuple[float, float]]:
+        """How probable the training has left the first pairs: log-probabilities by their place."""
+        return self._read("pairs_after.json", read_pairs_after) or {}
 
     @cached_property
     def values(self) -> StateValues | None:

@@ -13,8 +13,10 @@ from typing import Any
 
 from lactchain import plugins
 from lactchain.config.settings import ActorConfig, RunConfig, SimPOConfig, TrainingConfig, check
+from lactchain.data.evaluations import write_pairs_after
 from lactchain.data.sources import open_pairs
 from lactchain.environments.language import make_language_env
+from lactchain.runs import distributed
 from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import make_preferences
@@ -104,6 +106,9 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     trainer.add_callback(region)
     train(trainer)
     warn_if_collapsed(run)
+    after = trainer.logprobs_after(training.batch_size)
+    if distributed.is_main():
+        write_pairs_after(run.path("pairs_after.json"), after)
     save_result(trainer, run.path("actor"), policy_file(config.actor, grammar))
     summary |= {"num_pairs": len(pairs), "num_dropped_rows": sum(dropped.values())}
     summary |= region.distances()

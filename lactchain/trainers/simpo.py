@@ -35,6 +35,9 @@ from lactchain.types import Action, PreferencePair
 COLLAPSE_NATS = 1.0
 """A fall of the average log-probability of chosen tokens that is worth a warning."""
 
+NUM_SHOWN = 512
+"""Of so many pairs it is kept how probable they are after a training; the pass takes seconds."""
+
 SHARED, CHOSEN, REJECTED, PADDING = range(4)
 """The parts of a pair's sequence."""
 
@@ -43,7 +46,7 @@ log = logging.getLogger(__name__)
 PreferenceRow = dict[str, Any]
 """Lists of token ids, by the names of `IDS`; completions end with the end-of-sequence token. And
 perhaps `sampled_logps`, the two log-probabilities under which chosen and rejected were sampled,
-averaged over their tokens; NaN where they are not known."""
+averaged over their tokens; NaN where they are not known. And `pair`, its place among the pairs."""
 
 IDS = ("prompt_ids", "chosen_ids", "rejected_ids")
 
@@ -76,6 +79,7 @@ def preference_rows(
     columns["sampled_logps"] = [
         [_mean(pair.chosen_logprobs), _mean(pair.rejected_logprobs)] for pair in pairs
     ]
+    columns["pair"] = [*range(len(pairs))]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     reasons = [drop_reason(row, max_length) for row in rows]
     dropped = Counter(reason for reason in reasons if reason is not None)
@@ -211,21 +215,27 @@ class SimPOTrainer(UpdateMeanTrainer):
         self.settings = settings
 
     @torch.no_grad()
-    def chosen_logprobs(self, rows: Sequence[PreferenceRow]) -> Tensor:
-        """Log-probabilities (B,) of the chosen completions of B rows, summed over their tokens."""
+    def completion_logprobs(self, rows: Sequence[PreferenceRow]) -> Tensor:
+        """Log-probabilities (B, 2) of chosen and rejected of B rows, summed over their tokens."""
         batch = self._prepare_inputs(self.data_collator(rows))
         with evaluating(self.model), self.compute_loss_context_manager():
-            logprobs, branch = completion_logprobs(
-                self.model, **batch, config=self.model.config, dtype=self.model.dtype
-            )
-        return logprobs.double().masked_fill(branch != CHOSEN, 0).sum(dim=1)
+            logprobs, branch = self._logprobs(self.model, batch)
+        sums = [
+            logprobs.double().masked_fill(branch != side, 0).sum(dim=1)
+            for side in (CHOSEN, REJECTED)
+        ]
+        return torch.stack(sums, dim=1)
+
+    def logprobs_after(self, batch_size: int) -> dict[int, tuple[float, float]]:
+        """What `completion_logprobs` are of the first pairs, by their places."""
+        rows = self.train_dataset[:NUM_SHOWN]
+        batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+        sums = torch.cat([self.completion_logprobs(batch) for batch in batches]).tolist()
+        return {row["pair"]: tuple(both) for row, both in zip(rows, sums, strict=True)}
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of B pairs, or their share of an update's, from one forward pass."""
-        batch = {name: tensor for name, tensor in inputs.items() if name != "sampled_logps"}
-        logprobs, branch = completion_logprobs(
-            model, **batch, config=self.model.config, dtype=self.model.dtype
-        )
+        logprobs, branch = self._logprobs(model, inputs)
         chosen, rejected = branch == CHOSEN, branch == REJECTED
         chosen_logps = masked_mean(logprobs, chosen, dim=1)
         rejected_logps = masked_mean(logprobs, rejected, dim=1)
@@ -244,6 +254,11 @@ class SimPOTrainer(UpdateMeanTrainer):
         of_pairs, of_tokens = shares
         preference = self.settings.preference_weight * of_pairs * losses.mean()
         return preference + self.settings.nll_weight * of_tokens * nll
+
+    def _logprobs(self, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """As `completion_logprobs`."""
+        batch = {name: tensor for name, tensor in inputs.items() if name != "sampled_logps"}
+        return completion_logprobs(model, **batch, config=self.model.config, dtype=self.model.dtype)
 
     def pair_losses(
         self, chosen_logps: Tensor, rejected_logps: Tensor

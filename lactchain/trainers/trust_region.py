@@ -134,7 +134,7 @@ class TrustRegion(TrainerCallback):
 
     def _log_ratios(self) -> Tensor:
         """Of the samples (B,), how much more probable they became; the same on all processes."""
-        return self._trainer.chosen_logprobs(self._rows).cpu() - self._logprobs
+        return self._trainer.completion_logprobs(self._rows)[:, 0].cpu() - self._logprobs
 
     @torch.no_grad()
     def _shorten(self) -> None:

@@ -110,7 +110,8 @@ def _recorded(inspection: Inspection) -> StateValues | None:
 
 def _pairs(parts: Mapping[str, RunView], states: States, ways: Ways) -> Iterator[Row]:
     for name, part in parts.items():
-        for pair in part.pairs:
+        for number, pair in enumerate(part.pairs):
+            after = part.pairs_after.get(number, (None, None))
             place = {"stage": name, "round": round_of(name), "prompt": str(pair.prompt)}
             yield {
                 **vars(pair),
@@ -120,6 +121,8 @@ def _pairs(parts: Mapping[str, RunView], states: States, ways: Ways) -> Iterator
                 "rejected_way": ways.way(pair.state, pair.rejected),
                 "chosen_logprob": sum(pair.chosen_logprobs) if pair.chosen_logprobs else None,
                 "rejected_logprob": sum(pair.rejected_logprobs) if pair.rejected_logprobs else None,
+                "chosen_after": after[0],
+                "rejected_after": after[1],
             }
 
 

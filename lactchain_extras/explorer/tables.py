@@ -23,7 +23,8 @@ COLUMNS = {
     "candidates": "round state completion tokens probabilities probability count reward score "
     "invalid chosen rejected",
     "pairs": "stage round state prompt chosen rejected chosen_value rejected_value chosen_return "
-    "rejected_return chosen_logprob rejected_logprob chosen_way rejected_way",
+    "rejected_return chosen_logprob rejected_logprob chosen_after rejected_after "
+    "chosen_way rejected_way",
     "dropped": "stage round reason count",
     "results": "run round state success num_chains shortest",
     "values": "round state value policy_value",
