@@ -27,12 +27,11 @@ from lactchain.environments.scripted import RandomChains, RowPolicy
 from lactchain.environments.views import State, TextView, fresh, reset_into
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain_extras.balrog_levels import MIXED, MixedLocal
+from lactchain_extras.minigrid_sight import STEPS, seen
 
 ACTION_NAMES = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
 """Those of BALROG, in MiniGrid's order. BabyAI's levels have no use for the last one."""
 FACING = ("east", "south", "west", "north")
-STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))
-"""(dx, dy) of these directions, which MiniGrid numbers so."""
 FAILURES_OF_THE_BOT = (
     AssertionError, AttributeError, DisappearedBoxError, LookupError, TypeError, ValueError,
 )  # fmt: skip
@@ -184,7 +183,7 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, obj
     level = env.unwrapped.level
     x, y, facing = observation.tolist()
     east, south = STEPS[facing]
-    things, walls = _seen(level)
+    things, walls = seen(level)
     named = [_thing(thing) for *_, thing in things]
     egocentric = [
         _both(_steps(ahead, "ahead"), _sides(right, "left", "right")) for ahead, right, _ in things
@@ -211,25 +210,6 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, obj
         "left": _free(walls, -1, far // 2),
         "right": _free(walls, 1, far // 2),
     }
-
-
-def _seen(level: Any) -> tuple[list[tuple[int, int, Any]], set[tuple[int, int]]]:
-    """What is seen but for floor, the nearest first, and walls; cells ahead and to the right."""
-    grid, visible = level.gen_obs_grid()
-    middle, last = grid.width // 2, grid.height - 1
-    things, walls = [], set()
-    for number, cell in enumerate(grid.grid):
-        if cell is None or cell.type == "floor":
-            continue
-        row, column = divmod(number, grid.width)
-        if not visible[column, row]:
-            continue
-        if cell.type == "wall":
-            walls.add((last - row, column - middle))
-        elif (column, row) != (middle, last):  # what is carried is drawn where the agent is
-            things.append((last - row, column - middle, cell))
-    things.sort(key=lambda thing: (thing[0] + abs(thing[1]), *thing[:2]))
-    return things, walls
 
 
 def _free(walls: set[tuple[int, int]], side: int, far: int) -> int:
