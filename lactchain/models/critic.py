@@ -14,7 +14,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import CriticConfig, check
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.functional.tokens import pool
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.headed import (
@@ -256,6 +256,7 @@ class EmbeddingCritic(HeadedModel):
 
         Raises:
             ValueError: actions for a critic of states, or none for a critic of chains.
+            NonFiniteError: a value is none.
         """
         texts = self.texts(observations, actions)
         unique = list(dict.fromkeys(texts))
@@ -268,7 +269,10 @@ class EmbeddingCritic(HeadedModel):
                 batch = self.collate([ids[i] for i in rows])
                 for i, value in zip(rows, self(**batch).tolist(), strict=True):
                     values[unique[i]] = value
-        return np.array([values[text] for text in texts], dtype=np.float32)
+        found = np.array([values[text] for text in texts], dtype=np.float32)
+        if not np.isfinite(found).all():
+            raise NonFiniteError("the critic computes NaN or infinities: its weights are damaged")
+        return found
 
     def texts(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> list[str]:
         """What the encoder reads: the observations, with the chains behind them in that mode.

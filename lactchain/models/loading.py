@@ -163,7 +163,8 @@ def load_base(
         _check_experts(model, path, config)
     heads = {"score.weight"} if new_head else set()
     wrong = sorted({str(k) for k in (info["missing_keys"] - heads) | info["mismatched_keys"]})
-    if wrong and (path / "critic_config.json").is_file():
+    is_critic = (path / "critic_config.json").is_file()
+    if wrong and is_critic and not isinstance(config, CriticConfig):
         raise DataError(f"{path}: expected a language model, got a critic; give its run's actor")
     if wrong:
         raise DataError(

@@ -132,10 +132,15 @@ def check_weights(path: Path) -> list[Path]:
         if file.parent != path or not file.is_file():
             raise DataError(f"{file}: expected a weight file here, found none; {mend(path)}")
         try:
-            with safe_open(file, framework="pt"):
-                pass
+            with safe_open(file, framework="pt") as stored:
+                kinds = {name: stored.get_slice(name).get_dtype() for name in stored.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise DataError(f"{file}: damaged or not readable ({error}); {mend(path)}") from error
+        # Quantised weights are whole numbers, and their configuration says how to read them.
+        others = [n for n, kind in kinds.items() if "F" not in kind and n.endswith("weight")]
+        if others and "quantization_config" not in read_model_json(path / "config.json"):
+            told = f"{others[0]}: expected floating point, got {kinds[others[0]]}"
+            raise DataError(f"{file}: {told}; {mend(path)}")
     return files
 
 

@@ -62,6 +62,8 @@ def export_critic(directory: str | Path, folder: str | Path, form: CriticForm) -
     critic.trunk = merged(critic.trunk)
     if critic.adapted:
         raise ConfigError(f"{directory}: what was trained on a quantised base cannot be merged")
+    of_chains = None if critic.mode == "value" else TEXTS
+    critic.values(TEXTS, of_chains)  # which have to be numbers
     make_folder(folder := Path(folder))
     if form == "sentence_transformer":
         _write_sentence_transformer(critic, folder)
