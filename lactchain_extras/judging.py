@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from lactchain.config.settings import ModelConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import StateValues, ranks
 from lactchain.data.exact_values import ExactPolicy, critic_against_exact, exact_policy
@@ -23,7 +24,7 @@ from lactchain.data.worth import expected_worth
 from lactchain.environments.chance import play_chains
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
-from lactchain.errors import DataError
+from lactchain.errors import DataError, NonFiniteError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.storage.files import read_json
 from lactchain.types import Critic, Discount, Policy
@@ -70,18 +71,22 @@ class RewardModel:
     mode, discount_per = "value", "action"
 
     def __init__(self, model: str, gamma: float) -> None:
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoModelForSequenceClassification
 
-        from lactchain.models.loading import readable
+        from lactchain.models.loading import load_base, load_shape, load_tokenizer
         from lactchain.models.places import resolve_weights
 
+        if (Path(model) / "critic_config.json").is_file():
+            raise DataError(f"{model}: expected a reward model, got a critic; leave reward: out")
         self.gamma, folder = gamma, resolve_weights(model)
-        with readable(folder, "expected a reward model that was saved with its tokenizer"):
-            self._tokenizer = AutoTokenizer.from_pretrained(folder)
-            self._model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-        if self._model.config.num_labels != 1:
-            labels = self._model.config.num_labels
+        if (labels := load_shape(folder).num_labels) != 1:
             raise DataError(f"{folder}: expected a model with one label, got {labels}")
+        self._tokenizer = load_tokenizer(folder, padding_side="right")
+        self._model = load_base(AutoModelForSequenceClassification, folder, ModelConfig(model))
+        # A critic that was exported so has no bias in its head.
+        self._offset = getattr(self._model.config, "value_offset", 0.0)
+        if type(self._offset) not in (int, float):
+            raise DataError(f"{folder}/config.json: value_offset: expected a number")
 
     def values(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> Any:
         """Its scores (B,) of B texts, one by one: padding would need a token for it."""
@@ -89,7 +94,11 @@ class RewardModel:
 
         with torch.inference_mode():
             rows = (self._tokenizer(text, return_tensors="pt") for text in observations)
-            return np.array([self._model(**row).logits.item() for row in rows])
+            rows = (row.to(self._model.device) for row in rows)
+            found = np.array([self._model(**row).logits.item() for row in rows]) + self._offset
+        if not np.isfinite(found).all():
+            raise NonFiniteError("reward: the model computes NaN or infinities; copy it again")
+        return found
 
 
 # --- yardsticks -----------------------------------------------------------------------------------

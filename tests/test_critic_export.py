@@ -13,10 +13,12 @@ from transformers import (
     AutoTokenizer,
 )
 
-from lactchain.config.settings import CriticConfig, RunConfig
-from lactchain.errors import ConfigError
+from lactchain.config.settings import CriticConfig, PlayerConfig, RunConfig
+from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.models.runtime import quiet
+from lactchain.runs.preflight import look_up
 from lactchain.storage.manifests import verify_manifest
+from lactchain_extras.judging import RewardModel
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig
 from lactchain_extras.weights.critic_export import export_critic
@@ -49,7 +51,28 @@ def test_a_reward_model_of_one_label_has_the_values_of_the_critic(weights, tmp_p
     expected = torch.from_numpy(critic.values(TEXTS))
     assert expected.std() > 0.1
     torch.testing.assert_close(scores - 7.5, expected, atol=1e-5, rtol=1e-5)
+    judged = RewardModel(str(folder), 0.9).values(TEXTS)
+    torch.testing.assert_close(torch.from_numpy(judged).float(), expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(DataError, match="expected a reward model, got a critic; leave reward: out"):
+        RewardModel(critic_folder, 0.9)
     assert verify_manifest(folder)["critic"] == critic_folder
+
+
+@pytest.mark.parametrize("form", ["sequence_classifier", "sentence_transformer"])
+def test_a_critic_that_computes_no_numbers_is_not_exported(weights, tmp_path, form):
+    critic = saved(weights, tmp_path / "critic")
+    critic.value_offset = 1e299  # more than a float32 can be
+    critic.save(tmp_path / "critic")
+    with pytest.raises(NonFiniteError, match="the critic computes NaN or infinities"):
+        export_critic(tmp_path / "critic", tmp_path / "model", form)
+
+
+def test_the_actor_is_not_looked_for_where_a_critic_is_exported(tmp_path):
+    actor = PlayerConfig("runs/nothing")
+    config = ExportConfig(actor=actor, critic=str(tmp_path))
+    assert look_up(config) == config
+    with pytest.raises(DataError, match=r"actor\.model: runs/nothing: no such folder"):
+        look_up(ExportConfig(actor=actor))
 
 
 def test_a_value_model_has_the_value_of_every_beginning_of_a_text(weights, tmp_path):

@@ -1,6 +1,7 @@
 """Critics are judged by the policy's own values: of states, and of the chains in them."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -116,6 +117,13 @@ def test_a_reward_model_says_of_a_text_what_transformers_says(weights, tmp_path,
     for nothing in (tmp_path / "nowhere", "/etc"):
         with pytest.raises(DataError, match=str(nothing)):
             stage.open_critic(f"reward:{nothing}", yardstick.env, GAMMA)
+    (shape := tmp_path / "bare").mkdir()  # a language model, whose head would be drawn
+    for file in (weights / "actor").iterdir():
+        if file.name != "manifest.json":
+            shutil.copy(file, shape)
+    shutil.copy(tmp_path / "config.json", shape)
+    with pytest.raises(DataError, match=r"weights of every layer, .*score\.weight"):
+        stage.open_critic(f"reward:{shape}", yardstick.env, GAMMA)
     critic = stage.open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
     texts = yardstick.texts[:3]
     batch = tokenizer(texts, return_tensors="pt", padding=True)

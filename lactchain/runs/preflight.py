@@ -154,11 +154,13 @@ def _environment_of(weights: Path) -> Mapping[str, Any]:
 
 def unread_models(values: Mapping[str, Any]) -> Iterator[str]:
     """Models that have a name and may never be read."""
+    critic = values.get("critic")
     if values.get("tiny") is not None:  # the pipeline builds its own
         yield from ("actor.model", "critic.config.model")
+    if "critic_as" in values and critic is not None:  # it is exported in the actor's place
+        yield "actor.model"
     if "compare_with_exact" in values and values["trajectories"] is not None:
         yield "actor.model"  # whose episodes are there
-    critic = values.get("critic")
     if isinstance(critic, CriticConfig) and critic.checkpoint is not None:
         yield "critic.model"
 
