@@ -27,7 +27,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import POLICIES, RandomChains
 from lactchain.environments.views import State
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import ConfigError, DataError, EnvironmentFault
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
 from lactchain.storage.files import SEAL, read_sealed, seal, write_sealed
@@ -103,9 +103,13 @@ def read_panel(path: str | Path) -> Panel:
     path = shipped if re.fullmatch(r"\w+", str(path)) and shipped.is_file() else path
     panel = _read(path, {"world", "rules", "seed", "tasks"})
     world, tasks = panel["world"], panel["tasks"]
-    is_panel = isinstance(world, dict) and world.keys() == {*WORLD} and type(panel["seed"]) is int
-    if not (is_panel and _is_list(tasks, dict) and _is_list([t.get("state") for t in tasks], dict)):
-        raise DataError(f"{path}: expected a world, a seed, and a state in each task; {AGAIN}")
+    is_world = isinstance(world, dict) and world.keys() == {*WORLD}
+    is_panel = is_world and type(panel["seed"]) is int and isinstance(panel["rules"], str)
+    are_tasks = tasks and _is_list(tasks, dict) and _is_list([t.get("state") for t in tasks], dict)
+    if not (is_panel and are_tasks):
+        raise DataError(
+            f"{path}: expected a world, rules, a seed, and a state in each task; {AGAIN}"
+        )
     return panel
 
 
@@ -115,9 +119,10 @@ def _is_list(value: Any, kind: type) -> bool:
 
 def _read(path: str | Path, names: set[str]) -> dict[str, Any]:
     record = read_sealed(path, AGAIN)
-    if record.get("schema_version") != VERSION or not names <= record.keys():
+    version = record.get("schema_version")
+    if type(version) is not int or version != VERSION or not names <= record.keys():
         raise DataError(f"{path}: expected {sorted(names)} of version {VERSION}, got"
-                        f" {sorted(record)} of version {record.get('schema_version')}")  # fmt: skip
+                        f" {sorted(record)} of version {version}")  # fmt: skip
     return record
 
 
@@ -136,10 +141,14 @@ def starts(path: str | Path, config: EnvironmentConfig) -> tuple[list[State], in
         options = (f"--environment.{n} {quote(json.dumps(fixed))}" for n, fixed in others.items())
         raise ConfigError(f"environment: the panel {path} has another one; add {' '.join(options)}")
     states = [task["state"] for task in panel["tasks"]]
-    if (rules := rules_of(config, states, panel["seed"])) != panel["rules"]:
+    try:
+        rules = rules_of(config, states, panel["seed"])
+    except EnvironmentFault as error:
+        raise DataError(f"{path}: its tasks cannot be played here: {error}") from error
+    if rules != panel["rules"]:
         raise ConfigError(
             f"{path}: made for other rules of {config.id} ({panel['rules'][:12]}, here"
-            f" {rules[:12]}); with {panel['packages']}, here {_versions()}"
+            f" {rules[:12]}); with {panel.get('packages')}, here {_versions()}"
         )
     return states, panel["seed"]
 
@@ -183,7 +192,10 @@ def verify(path: str | Path, result: str | Path) -> dict[str, Any]:
     if len(answers) != len(states):
         raise DataError(f"{result}: expected answers to {len(states)} tasks, got {len(answers)}")
     rollouts = Rollouts(config, num_envs=len(states))
-    found = _rounded(_figures(_play(rollouts, _Recorded(answers), states, seed)))
+    played = _play(rollouts, _Recorded(answers), states, seed)
+    if [len(episode) for episode in played] != [len(said) for said in answers]:
+        raise DataError(f"{result}: answers: expected none behind the end of a task")
+    found = _rounded(_figures(played))
     if found != told["figures"]:
         raise DataError(f"{result}: says {told['figures']}, and its answers come to {found}")
     return found

@@ -129,12 +129,12 @@ def test_a_changed_byte_is_refused(panel):
     "change",
     [
         {"tasks": 3}, {"tasks": [3]}, {"tasks": [{"state": [1]}]}, {"seed": "x"}, {"world": []},
-        {"world": {"id": "x"}},
+        {"world": {"id": "x"}}, {"tasks": []}, {"rules": 5},
     ],
 )  # fmt: skip
 def test_a_panel_of_other_kinds_of_values_is_refused(panel, change):
     write_sealed(panel, panels.read_panel(panel) | change)
-    with pytest.raises(DataError, match="expected a world, a seed, and a state in each task"):
+    with pytest.raises(DataError, match="expected a world, rules, a seed, and a state"):
         panels.read_panel(panel)
 
 
@@ -160,6 +160,23 @@ def test_a_world_that_is_none_is_refused_in_a_line(result, tmp_path, name, value
     write_sealed(tmp_path / "result.json", answers | {"panel": seal(changed)["seal"]})
     with pytest.raises(ConfigError):
         panels.verify(forged, tmp_path / "result.json")
+
+
+def test_answers_behind_the_end_and_tasks_of_another_world_are_refused(result, tmp_path):
+    path, written = result
+    told, forged = unseal(read_json(written)), tmp_path / "forged.json"
+    longest = max(len(said) for said in told["answers"])
+    more = [[*said, "[]"] if len(said) == longest else said for said in told["answers"]]
+    write_sealed(forged, told | {"answers": more})
+    with pytest.raises(DataError, match="answers: expected none behind the end of a task"):
+        panels.verify(path, forged)
+    panel = panels.read_panel(path)
+    write_sealed(forged, panel | {"schema_version": True})
+    with pytest.raises(DataError, match="of version 1, got"):
+        panels.read_panel(forged)
+    write_sealed(forged, panel | {"tasks": [{"state": {"x": 99}}]})
+    with pytest.raises(DataError, match="its tasks cannot be played here"):
+        panels.starts(forged, SMALL)
 
 
 def test_another_world_is_refused_with_the_options_that_bring_this_one(panel):
