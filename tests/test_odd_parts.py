@@ -162,6 +162,12 @@ def test_an_error_of_a_server_is_one_line(world, monkeypatch):
 @pytest.mark.parametrize(
     "extra",
     [
+        {"ignore_data_skip": True},
+        {"save_only_model": True},
+        {"eval_strategy": "steps", "eval_steps": 1},
+        {"accelerator_config": {"dispatch_batches": True}},
+        {"parallelism_config": {}},
+        {"trackio_space_id": "secret/space"},
         {"push_to_hub": True},
         {"hub_token": "secret"},
         {"deepspeed": "/nowhere.json"},

@@ -28,8 +28,15 @@ from lactchain.trainers.guards import GuardedTrainer, readable_state
 NEVER = 10**9
 """A number of updates that no run reaches."""
 
-OUTWARD = ("push_to_hub", "hub_", "deepspeed", "fsdp")
+OUTWARD = ("push_to_hub", "hub_", "deepspeed", "fsdp", "parallelism_config", "trackio_")
 """Arguments of transformers by which a file of settings would reach out of its run."""
+LEFT_ALONE = {
+    "accelerator_config": None, "auto_find_batch_size": False, "enable_jit_checkpoint": False,
+    "eval_on_start": False, "eval_strategy": "no", "ignore_data_skip": False,
+    "resume_from_checkpoint": None, "save_only_model": False, "use_liger_kernel": False,
+}  # fmt: skip
+"""Arguments under which a run would not go on as it began, learn from other batches, or end in
+what transformers wants besides."""
 LARGE = 100_000_000
 """Bytes of a checkpoint that one wants to know of before the first is written."""
 
@@ -83,6 +90,7 @@ def training_arguments(
         "remove_unused_columns": False,
         "ddp_find_unused_parameters": False,
         "ddp_timeout": int(distributed.timeout.total_seconds()),
+        **LEFT_ALONE,
         **more,
     }
     for name in settings.extra:
