@@ -85,6 +85,15 @@ def test_the_command_takes_any_number_of_folders(run, capsys, monkeypatch):
     assert "cannot be told apart" in printed and "every start state goes as in the first" in printed
 
 
+@pytest.mark.parametrize("words", [["a" * 300, "b"], ["a\0b", "c"]])
+def test_what_is_no_name_of_a_folder_is_told_in_a_line(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.run("compare", words)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert "File name too long" in told or "expected a text without" in told
+
+
 def test_runs_that_cannot_be_compared_are_refused(run, tmp_path):
     first = run("a", [1, 1])
     with pytest.raises(DataError, match="found 0 in common; compare runs in one world"):
@@ -94,5 +103,9 @@ def test_runs_that_cannot_be_compared_are_refused(run, tmp_path):
         comparing.compare([first, first])
     with pytest.raises(ConfigError):
         comparing.compare([first, str(tmp_path / "nothing")])
+    for odd in ({"config": "x"}, {"config": None}, {"imports": 5}, {"imports": [[1]]}):
+        write_run_file(tmp_path / "b", odd)
+        with pytest.raises(DataError, match=rf"{next(iter(odd))}: expected a"):
+            _ = open_run(tmp_path / "b").config
     with pytest.raises(ValueError, match="runs: expected two folders or more"):
         compare.CompareConfig((first,))

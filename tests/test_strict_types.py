@@ -6,6 +6,7 @@ the place of the first unseen.
 
 import json
 import os
+import shutil
 import warnings
 
 import gymnasium as gym
@@ -19,12 +20,18 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from lactchain import EnvironmentConfig, LanguageEnv, TextView
+from lactchain import EnvironmentConfig, LanguageEnv, TextView, command
+from lactchain.config.settings import ActorConfig
 from lactchain.config.yaml_texts import load
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, DataError, EnvironmentFault
+from lactchain.errors import ConfigError, DataError, DiskError, EnvironmentFault
+from lactchain.inspection.run_view import open_run
 from lactchain.models.adapters import load_adapter, merged
+from lactchain.models.loading import load_actor
+from lactchain.runs.run import read_metrics
+from lactchain.storage.files import atomic_write, read_versioned_json, write_json
+from lactchain.storage.manifests import write_run_file
 from lactchain_extras.exchange.minari_files import read_minari
 from lactchain_extras.offline_data import read_h5_transitions
 
@@ -261,6 +268,61 @@ def test_weights_of_an_adapter_are_finite_numbers(weights, tmp_path, change):
     save_file({name: change(w) for name, w in load_file(file).items()}, file)
     with pytest.raises(DataError, match=r"lora_A\.weight: expected finite numbers, got"):
         load_adapter(base(weights), folder)
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.bool, torch.complex64])
+def test_weights_of_a_model_are_floating_point(weights, tmp_path, kind):
+    shutil.copytree(weights / "actor", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "manifest.json").unlink(missing_ok=True)
+    file, name = tmp_path / "model.safetensors", "model.layers.0.self_attn.q_proj.weight"
+    stored = load_file(file)
+    save_file(stored | {name: stored[name].to(kind)}, file, {"format": "pt"})
+    with pytest.raises(DataError, match=r"q_proj\.weight: expected floating point, got"):
+        load_actor(ActorConfig(str(tmp_path)))
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+METRICS = ('{"a": 1}', '{"step": null}', '{"step": [1]}', '{"step": 1, "time": "x"}')
+
+
+@pytest.mark.parametrize("line", [*METRICS, '{"step": 1, "a": 1%s}' % ("0" * 400)])
+def test_steps_and_times_of_a_run_are_numbers(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl: line 1: expected a step and a time"):
+        read_metrics(tmp_path)
+
+
+def test_lines_are_read_from_plain_files_alone(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    with pytest.raises(DataError, match="expected a file, got a folder, a pipe or a device"):
+        read_metrics(tmp_path)
+    with pytest.raises(DiskError, match="expected the name of a file"):
+        atomic_write("", "x")
+    write_json(tmp_path / "a.json", {"schema_version": True})
+    with pytest.raises(DataError, match="expected schema version 1, got True"):
+        read_versioned_json(tmp_path / "a.json", 1)
+
+
+@pytest.mark.parametrize("world", [{"id": 5}, {"template": 5}, {"kwargs": {"size": 10**9}}])
+def test_a_run_whose_world_cannot_be_made_is_shown_without_it(tmp_path, caplog, world):
+    write_run_file(tmp_path, {"config": {"environment": world}})
+    assert open_run(tmp_path).env is None
+    assert "shown without its world" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--environment.kwargs", '{"size": 1000000000}'], "no memory is left"),
+        (["--seed", "-1"], "seed: expected at least 0"),
+    ],
+)
+def test_a_game_that_cannot_begin_is_told_in_a_line(capsys, words, told):
+    with pytest.raises(SystemExit) as ended:
+        command.run("play", words)
+    assert ended.value.code == 2 and told in capsys.readouterr().err
 
 
 # --- worlds and templates -------------------------------------------------------------------------

@@ -124,6 +124,8 @@ def check_value(key: str, value: Any) -> None:
     elif isinstance(value, list | tuple):
         for part in value:
             check_value(key, part)
+    elif isinstance(value, str) and "\0" in value:  # C would end a name there
+        raise ConfigError(f"{in_short(key)}: expected a text without the character 0")
     elif isinstance(value, str) and (inner := read_text(key, value)) != value:
         check_value(key, inner)
     if key.endswith(f".{CLASS}"):

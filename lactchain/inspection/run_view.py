@@ -34,10 +34,10 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.registry import module_of, not_imported
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import ConfigError, LactChainError
 from lactchain.inspection.pictures import Picture
 from lactchain.runs.run import read_metrics, read_summary
-from lactchain.storage.files import read_json_lines
+from lactchain.storage.files import check_types, read_json_lines
 from lactchain.storage.manifests import RUN_FILE, is_run, read_run_file
 from lactchain.types import PreferencePair, Trajectory
 
@@ -191,8 +191,10 @@ class RunView:
             return None
         try:
             known = known_fields(EnvironmentConfig, self.world)
+            check_types(EnvironmentConfig, known)
             return make_language_env(EnvironmentConfig(**known))
-        except (ConfigError, DataError, TypeError, ValueError):
+        except (LactChainError, MemoryError, TypeError, ValueError) as error:
+            log.warning("%s: shown without its world (%s)", self.directory, error)
             return None
 
     @property

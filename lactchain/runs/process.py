@@ -1,5 +1,6 @@
 """Processes: how a script starts, hears signals, and ends; and on what its results depend."""
 
+import errno
 import functools
 import gc
 import inspect
@@ -24,7 +25,14 @@ import numpy as np
 from lactchain.config.parsing import parse, take_imports, take_switch, typed_modules
 from lactchain.environments.patience import overdue
 from lactchain.environments.registry import import_modules, modules_of, name_modules
-from lactchain.errors import DataError, EnvironmentFault, Interrupted, LactChainError, ProcessLost
+from lactchain.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentFault,
+    Interrupted,
+    LactChainError,
+    ProcessLost,
+)
 from lactchain.runs import distributed
 from lactchain.runs.console import LogLines, console, guard_streams, leave_streams, one_line, tell
 from lactchain.runs.preflight import look_up
@@ -103,11 +111,12 @@ def launch(
         alone = False
         _listen_to_signals()
         _work(main, config)
-    except LactChainError as error:
-        label = "" if isinstance(error, Interrupted) else "error: "
+    except (LactChainError, MemoryError, OSError) as error:
+        told = _as_ours(error)
+        label = "" if isinstance(told, Interrupted) else "error: "
         if distributed.is_main() or not alone:  # all find the same wrong in a command
-            sys.stderr.write(f"{prefix}{label}{one_line(str(error))}\n")
-        sys.exit(error.exit_code)
+            sys.stderr.write(f"{prefix}{label}{one_line(str(told))}\n")
+        sys.exit(told.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     finally:
@@ -115,6 +124,17 @@ def launch(
         code = _exit_code(sys.exception())
         distributed.leave(in_good_order=code == 0 or code > 128)
         threading.Thread(target=_end_without_threads, args=(code,), daemon=True).start()
+
+
+def _as_ours(error: LactChainError | MemoryError | OSError) -> LactChainError:
+    """What the system refuses, and says by itself, needs no trace; the rest is raised again."""
+    if isinstance(error, MemoryError):
+        return ConfigError(f"no memory is left ({error}); make the world or the batches smaller")
+    if isinstance(error, OSError):
+        if error.filename is None or error.errno not in (errno.ENAMETOOLONG, errno.EACCES):
+            raise error
+        return ConfigError(f"{str(error.filename)[:200]}: {error.strerror}")
+    return error
 
 
 def _exit_code(error: BaseException | None) -> int:

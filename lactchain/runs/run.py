@@ -5,6 +5,7 @@ whatever its script puts there, and `summary.json`, written last: a folder with 
 """
 
 import logging
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
@@ -226,7 +227,18 @@ class Run(AbstractContextManager["Run"]):
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     """The records of `metrics.jsonl`; a last line that a crash has cut is left out."""
-    return read_json_lines(Path(run_dir) / "metrics.jsonl")
+    file = Path(run_dir) / "metrics.jsonl"
+    records = read_json_lines(file)
+    for number, record in enumerate(records, start=1):
+        told = {"step": record.get("step"), "time": record.get("time", 0)}
+        whole = [value for value in record.values() if type(value) is int]
+        is_told = all(type(value) in (int, float) for value in told.values())
+        if not is_told or any(abs(value) > sys.float_info.max for value in whole):
+            raise DataError(
+                f"{file}: line {number}: expected a step and a time, and numbers that a float can "
+                "be; mend or remove it"
+            )
+    return records
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:

@@ -66,6 +66,8 @@ def _disk_message(path: Path, num_bytes: int | None, reason: str) -> str:
 def atomic_write(path: str | Path, data: bytes | str) -> None:
     """Writes a file that is, for every reader and after every crash, the old one or the new one."""
     path = Path(path)
+    if not path.name:
+        raise DiskError(f"{path}: could not be written, expected the name of a file")
     content = data.encode("utf-8") if isinstance(data, str) else data
     temporary = path.with_name(f".{path.name}.tmp")
     with disk_errors(path, len(content)):
@@ -174,13 +176,18 @@ def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
     """The object in a JSON file; `mend` tells at the end of messages how to come by such a file."""
     behind = f"; {mend}" if mend else ""
     try:
-        if not os.path.isfile(path) and os.path.exists(path):  # a pipe may have no end
-            raise DataError(f"{path}: expected a file, got a folder, a pipe or a device{behind}")
-        return _object(Path(path).read_bytes())
+        return _object(_content(path, behind))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file{behind}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: damaged ({error}){behind}") from error
+
+
+def _content(path: str | Path, behind: str = "") -> bytes:
+    """What is in a file; a pipe may have no end."""
+    if not os.path.isfile(path) and os.path.exists(path):
+        raise DataError(f"{path}: expected a file, got a folder, a pipe or a device{behind}")
+    return Path(path).read_bytes()
 
 
 def read_versioned_json(
@@ -188,7 +195,8 @@ def read_versioned_json(
 ) -> dict[str, Any]:
     """The object in a JSON file of this schema version, with all `names` in it; see `read_json`."""
     stored = read_json(path, mend)
-    if (found := stored.pop("schema_version", None)) != version:
+    found = stored.pop("schema_version", None)
+    if type(found) is not int or found != version:
         raise DataError(f"{path}: expected schema version {version}, got {found}")
     if missing := set(names) - stored.keys():
         raise DataError(f"{path}: damaged, {sorted(missing)} are missing")
@@ -227,7 +235,7 @@ def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
     A last line that a crash has cut is left out.
     """
     path = Path(path)
-    return parse_json_lines(path, whole_lines(path.read_bytes())) if path.exists() else []
+    return parse_json_lines(path, whole_lines(_content(path))) if path.exists() else []
 
 
 def whole_lines(content: bytes) -> bytes:

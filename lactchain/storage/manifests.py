@@ -69,9 +69,15 @@ def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
 
 def read_run_file(folder: Path) -> dict[str, Any]:
     """What a folder's run says of itself; `DataError` where it is damaged."""
-    return read_sealed(
-        folder / RUN_FILE, "put a copy back, or remove it and give the same command with --inexact"
-    )
+    how = "put a copy back, or remove it and give the same command with --inexact"
+    facts = read_sealed(folder / RUN_FILE, how)
+    for name, kind in (("config", dict), ("imports", list)):
+        told = facts.get(name, kind())
+        if not isinstance(told, kind) or not all(isinstance(part, str) for part in told):
+            raise DataError(
+                f"{folder / RUN_FILE}: {name}: expected a {kind.__name__} of texts; {how}"
+            )
+    return facts
 
 
 def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lactchain import plugins
+from lactchain.config.bounds import AtLeast0, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig
 from lactchain.environments.extractors import Chain, Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
@@ -24,13 +25,13 @@ from lactchain.types import ChainGrammar, Policy
 
 
 @dataclass(frozen=True)
-class PlayConfig:
+class PlayConfig(Bounded):
     """A game in the terminal."""
 
     environment: EnvironmentConfig = EnvironmentConfig()
     actor: GuidedActorConfig | None = None
     """Who plays; null: you."""
-    seed: int = 0
+    seed: AtLeast0 = 0
     """Seed of the start state."""
     gif: str | None = None
     """File for the episode as a moving picture, in a world that draws itself; null: none."""
