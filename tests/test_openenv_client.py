@@ -42,6 +42,29 @@ def test_a_server_of_others_plays_and_its_faults_are_said_once(faulty):
     assert any("has no field truncated" in line for line in warnings)
 
 
+class Endless(FaultyGame):
+    """Answers any message with one that is too long, or too deep."""
+
+    def __init__(self, reply):
+        self.reply = reply
+
+    async def play(self, websocket):
+        await websocket.accept()
+        await websocket.receive_text()
+        await websocket.send_text(self.reply)
+        await websocket.receive()  # its end
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"), [(" " * (1 << 24) + "{}", "exceeds limit"), ("[" * 100_000, "Recursion")]
+)
+def test_a_reply_is_bounded_in_bytes_and_depth(reply, told):
+    with running(Endless(reply).app()) as url:
+        env = make_language_env(EnvironmentConfig(f"openenv:{url}", extractor="utterance"))
+        with pytest.raises(EnvironmentFault, match=told):
+            env.reset(seed=0)
+
+
 def test_partial_pay_is_no_success_unless_you_say_so(faulty):
     game, config, _ = faulty
     for least, success in ((1.0, False), (0.5, True)):

@@ -33,6 +33,8 @@ HIDDEN = {"metadata", "system_prompt", "truncated", "success", "done", "reward"}
 HOSTS = "LACTCHAIN_HOSTS"
 """The environment variable that lets worlds be on other machines; no file can set it."""
 PAGE_SECONDS = 10.0
+MOST_BYTES = 1 << 24
+"""Of a reply in a session."""
 MOST_REWARD = 3.4e38
 """What float32 holds."""
 
@@ -182,7 +184,7 @@ class OpenEnvWorld(gym.Env[str, str]):
             self._socket = self._opened.enter_context(
                 connect(
                     address,
-                    max_size=None,
+                    max_size=MOST_BYTES,
                     open_timeout=self.timeout,
                     close_timeout=1,
                     compression=None,
