@@ -375,6 +375,18 @@ def test_alarms_are_shown_with_their_first_round_and_what_helps(tmp_path):
     assert "Alarm: silence" not in texts
 
 
+def test_an_alarm_of_the_warm_start_alone_has_its_own_advice(tmp_path):
+    write_run(tmp_path / "run", {}, 0)
+    records = [{"step": n, "alarm/not_reading": int(n == 0)} for n in range(3)]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "run" / "metrics.jsonl").write_text(lines)
+    (rule,) = [rule for rule in RULES if rule.name == "not_reading"]
+    texts = page_of(tmp_path / "run").texts
+    said = texts[texts.index("Alarm: not_reading") + 1]
+    assert said.startswith(f", before the first round only: {rule.means}")
+    assert rule.before in said
+
+
 def test_states_that_fail_are_named_as_on_the_other_screens(tmp_path):
     run = GridRun(tmp_path / "run", skill=0.2)
     failed = next(t for t in run.played if not t.terminated).infos[0]["state"]

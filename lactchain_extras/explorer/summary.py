@@ -243,8 +243,10 @@ def _alarms(view: RunView) -> Iterator[Mapping[str, Any]]:
         points = zip(*curves.get(f"alarm/{rule.name}", ([], [])), strict=True)
         rounds = [int(step) for step, value in points if value == 1]
         if rounds:
-            facts = {"first": rounds[0], "rounds": len(rounds)}
-            yield facts | {"name": rule.name, "means": rule.means, "mend": rule.mend}
+            when, mend = f"first in round {rounds[0]}, in {len(rounds)} of the rounds", rule.mend
+            if rounds == [0]:
+                when, mend = "before the first round only", rule.before
+            yield {"name": rule.name, "when": when, "means": rule.means, "mend": mend}
 
 
 def _under_way(view: RunView) -> str:
