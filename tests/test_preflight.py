@@ -30,6 +30,7 @@ from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.files import follow, stand_for
 from lactchain.storage.manifests import write_run_file
 from lactchain.storage.results import result_of
+from lactchain_extras.stages.export import ExportConfig
 
 ROOT = Path(__file__).parent.parent
 
@@ -116,6 +117,9 @@ def test_what_is_missing_is_named_by_its_key_unless_nobody_reads_it(tmp_path, we
     assert look_up(pipeline) == pipeline
     with pytest.raises(DataError, match=f"^actor.model: {nothing}: no such folder"):
         look_up(replace(pipeline, tiny=None))
+    critic = saved(tmp_path / "trained", "critic") / "critic"
+    exported = ExportConfig(actor=replace(config.actor, model=nothing), critic=str(critic))
+    assert look_up(exported) == exported
 
 
 def test_a_missing_run_is_not_taken_for_a_model_of_the_hub():
