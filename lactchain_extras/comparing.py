@@ -146,7 +146,8 @@ def figures(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     for run in runs:
         summary = run.summary or {}
         told = {title: summary.get(name) for title, name in FIGURES.items()}
-        told["success"] = told["success"] or summary.get("success_rate")
+        if told["success"] is None:
+            told["success"] = summary.get("success_rate")
         rows.append({"run": str(run.directory)} | told)
     return rows
 

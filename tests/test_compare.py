@@ -20,7 +20,7 @@ from lactchain_extras.stages import compare
 def run(tmp_path):
     """Writes a run that solved some start states, each in so many completions."""
 
-    def write(name, solved, rate=0.1, key="cell", episodes=1):
+    def write(name, solved, rate=0.1, key="cell", episodes=1, success=0.5):
         folder = tmp_path / name
         folder.mkdir()
         config = {"run": {"run_dir": str(folder)}, "training": {"learning_rate": rate}}
@@ -32,7 +32,7 @@ def run(tmp_path):
             for _ in range(episodes)
         ]
         write_episodes(folder / "episodes.json", results)
-        summary = to_json({"success_rate_after": 0.5, "num_rounds": 2})
+        summary = to_json({"success_rate_after": success, "num_rounds": 2})
         write_with_manifest(folder / "summary.json", summary.encode(), {})
         return str(folder)
 
@@ -75,7 +75,7 @@ def test_settings_that_differ_have_a_column_for_each_run(run):
     ]
 
 
-def test_the_command_takes_any_number_of_folders(run, capsys, monkeypatch):
+def test_the_command_takes_any_number_of_folders(run, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(console, "_width", 300)  # so that no word is broken
     runs = [run("a", [1, None]), run("b", [None, 1]), run("c", [1, None])]
     words = command.arguments_of("compare", [*runs, "--show", "3"])
@@ -83,6 +83,15 @@ def test_the_command_takes_any_number_of_folders(run, capsys, monkeypatch):
     compare.main(compare.CompareConfig(tuple(runs)))
     printed = capsys.readouterr().out
     assert "cannot be told apart" in printed and "every start state goes as in the first" in printed
+    assert "has not ended" not in printed
+    (tmp_path / "b/summary.json").unlink()
+    compare.main(compare.CompareConfig(tuple(runs)))
+    assert f"{runs[1]}: has not ended; its last evaluation so far is" in capsys.readouterr().out
+
+
+def test_a_run_that_solves_nothing_has_a_success_of_0(run):
+    runs = [open_run(run("a", [1, None])), open_run(run("b", [None, None], success=0.0))]
+    assert [row["success"] for row in comparing.figures(runs)] == [0.5, 0.0]
 
 
 @pytest.mark.parametrize("words", [["a" * 300, "b"], ["a\0b", "c"]])

@@ -32,6 +32,10 @@ def main(config: CompareConfig) -> None:
     runs = [open_run(folder) for folder in config.runs]
     compared = comparing.compare(runs)
     table("What they came to", comparing.figures(runs))
+    for run in runs:
+        if run.summary is None:
+            unfinished = f"{run.directory}: has not ended; its last evaluation so far is compared"
+            console.print(plain(unfinished), soft_wrap=True)
     if differing := comparing.settings(runs):
         table("Settings that differ", differing)
     title = f"Success from the {len(compared[0].starts)} start states in common, less the first"
