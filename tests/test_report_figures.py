@@ -82,6 +82,16 @@ def test_the_first_screen_says_how_the_last_evaluation_was_played(tmp_path, acto
         assert re.match(sentence, summarise(open_run(tmp_path / name)).sentences[-1])
 
 
+def test_episodes_that_repeat_each_other_do_not_make_a_rate_surer(tmp_path):
+    results = [EpisodeResult({"a": a}, a > 0, num_chains=1, num_actions=2) for a in (0, 1, 2)]
+    write_run(tmp_path / "run", {"actor": {"temperature": 0.0}}, 1)
+    write_episodes(tmp_path / "run" / "episodes.json", results * 5)
+    (*_, said) = summarise(open_run(tmp_path / "run")).sentences
+    assert said == (
+        "Each of the 3 start states was played more than once, greedily, and went alike each time."
+    )
+
+
 def test_minutes_are_those_of_the_runs_own_clock_and_unknown_of_one_record(tmp_path):
     write_run(tmp_path / "one", {}, 1, {"wall_seconds": 1289.0})
     assert open_run(tmp_path / "one").minutes == pytest.approx(1289 / 60)

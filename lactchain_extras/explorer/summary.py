@@ -188,9 +188,12 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
     played, is_luck = _how_played(view)
     drawn = (view.config.get("evaluation") or {}).get("num_starts")
     throws_dice = any("of_optimum" in name for name in figures)
-    if starts == len(last) and not (drawn or is_luck or throws_dice):
+    went = {(key(r.state), r.success, r.num_chains, r.num_actions) for r in last}
+    if starts == len(went) and not (drawn or is_luck or throws_dice):
         whole = f"Each of the {starts:,} start states" if starts > 1 else "The one start state"
-        return f"{whole} was played once{played}.{one_seed}"
+        if starts == len(last):
+            return f"{whole} was played once{played}.{one_seed}"
+        return f"{whole} was played more than once{played}, and went alike each time.{one_seed}"
     low, high = share_interval(sum(result.success for result in last), len(last))
     rate = f"between {100 * low:.1f} and {100 * high:.1f}\u00a0% (95\u00a0%)"
     counts = ((len(last), "episode"), (starts, "start state"))
