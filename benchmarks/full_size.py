@@ -37,7 +37,7 @@ from random_models import ACTOR, ENCODER, build_actor, build_encoder
 
 from lactchain.config.parsing import parse
 from lactchain.runs.console import table
-from lactchain.stages.running import BatchSettings
+from lactchain.stages.stage_run import BatchSettings
 from lactchain_extras.memory import memory_of
 
 SAMPLE_SECONDS = 0.1

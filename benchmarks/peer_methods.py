@@ -32,7 +32,7 @@ from lactchain.stages import train_ilql, train_simpo
 from lactchain.stages.make_preferences import MakePreferencesConfig
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.running import stage as begin_stage
+from lactchain.stages.stage_run import stage as begin_stage
 from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.storage.files import append_json_lines, read_json, read_json_lines, write_json
 from lactchain.types import Policy, Trajectory

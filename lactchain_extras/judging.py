@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from lactchain.config.settings import ModelConfig
+from lactchain.data.chain_values import expected_worth
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import StateValues, ranks
 from lactchain.data.exact_values import ExactPolicy, critic_against_exact, exact_policy
 from lactchain.data.intervals import error_sums, r2, resampled_interval
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.worth import expected_worth
 from lactchain.environments.chance import play_chains
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
@@ -74,7 +74,7 @@ class RewardModel:
         from transformers import AutoModelForSequenceClassification
 
         from lactchain.models.loading import load_base, load_shape, load_tokenizer
-        from lactchain.models.places import resolve_weights
+        from lactchain.models.weights import resolve_weights
 
         if (Path(model) / "critic_config.json").is_file():
             raise DataError(f"{model}: expected a reward model, got a critic; leave reward: out")

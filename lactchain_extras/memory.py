@@ -16,7 +16,7 @@ from lactchain.config.settings import CriticConfig, EnvironmentConfig, LoraSetti
 from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import make_language_env
 from lactchain.runs.console import console, plain, table
-from lactchain.stages.running import NOTHING_MADE, BatchSettings, mend
+from lactchain.stages.stage_run import NOTHING_MADE, BatchSettings, mend
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -106,8 +106,8 @@ def on_meta(config: ModelConfig, learns: bool) -> PreTrainedModel:
     from lactchain.models.adapters import attach_lora
     from lactchain.models.headed import value_encoder_class
     from lactchain.models.loading import load_shape, resolve_dtype
-    from lactchain.models.places import resolve_weights
     from lactchain.models.runtime import quiet
+    from lactchain.models.weights import resolve_weights
 
     reads = isinstance(config, CriticConfig)
     shape, lora = load_shape(resolve_weights(config.model)), getattr(config, "lora", None)

@@ -10,10 +10,10 @@ from dice_worlds import BOLD, CAREFUL, bridge
 
 from lactchain import FunctionPolicy
 from lactchain.config.settings import EnvironmentConfig
+from lactchain.data.chain_values import expected_worth
 from lactchain.data.episodes import Episode, all_episodes
 from lactchain.data.exact_values import expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate
-from lactchain.data.worth import expected_worth
 from lactchain.environments.chance import best_chains, best_values, best_within
 from lactchain.environments.exact import (
     all_chains,

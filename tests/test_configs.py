@@ -14,10 +14,10 @@ from lactchain.config.settings import RunConfig, SamplerConfig, TrainingConfig, 
 from lactchain.environments.language import make_language_env
 from lactchain.models.prompting import PromptTemplate
 from lactchain.stages import run_pipeline
-from lactchain.stages.running import BatchSettings
 from lactchain.stages.sizing import fill
+from lactchain.stages.stage_run import BatchSettings
 from lactchain.stages.token_values import batches_of
-from lactchain.stages.world_size import measure_world
+from lactchain.stages.world_facts import measure_world
 from lactchain_extras.memory import memory_of
 
 ROOT = Path(__file__).parent.parent
@@ -180,7 +180,7 @@ LEARNING = BatchSettings("training.batch_size", "actor.max_new_tokens")
 def test_the_large_stages_fit_on_their_gpu(name, card, batches, tmp_path, monkeypatch):
     """With a model that ranks beside, and a fifth of the card to spare."""
     monkeypatch.setattr("lactchain.models.loading.device", lambda: torch.device("cuda"))
-    monkeypatch.setattr("lactchain.models.places.WEIGHTS_FOLDER", tmp_path)
+    monkeypatch.setattr("lactchain.models.weights.WEIGHTS_FOLDER", tmp_path)
     for model, shape in SHAPES.items():
         shape.save_pretrained(tmp_path / model)
     sizes = [size for batch in batches if (size := memory_of(load(name), batch))]

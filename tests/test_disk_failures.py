@@ -19,7 +19,7 @@ from lactchain.errors import DiskError
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.runs.run import Run
 from lactchain.search.evolution import Generation, Individual
-from lactchain.search.runs import record_generation
+from lactchain.search.search_run import record_generation
 from lactchain.storage import files
 from lactchain.storage.checkpoints import latest_checkpoint, prune_checkpoints
 from lactchain.storage.files import atomic_write, disk_errors, make_folder

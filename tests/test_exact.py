@@ -19,7 +19,7 @@ from lactchain.environments.language import language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
-from lactchain.stages.world_size import size_of_model
+from lactchain.stages.world_facts import size_of_model
 from lactchain.worlds.gridworld import GridWorld
 
 FORWARD, LEFT = 0, 1

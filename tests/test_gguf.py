@@ -12,7 +12,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import LanguageActor
 from lactchain.models.loading import load_actor
-from lactchain.models.places import resolve_weights
+from lactchain.models.weights import resolve_weights
 from lactchain.storage.manifests import MANIFEST, read_manifest
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
 from lactchain_extras.weights.gguf import convert_gguf

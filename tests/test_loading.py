@@ -65,7 +65,7 @@ def test_an_actor_comes_frozen_or_trainable(config):
 
 def test_weights_are_found_below_the_weights_folder(config, small, monkeypatch):
     monkeypatch.chdir(small.parent)
-    monkeypatch.setattr("lactchain.models.places.WEIGHTS_FOLDER", small)
+    monkeypatch.setattr("lactchain.models.weights.WEIGHTS_FOLDER", small)
     model, _ = load_actor(ActorConfig(model="actor"))
     expected, _ = load_actor(config)
     assert torch.equal(model(IDS).logits, expected(IDS).logits)

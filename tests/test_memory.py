@@ -19,8 +19,8 @@ from lactchain.models.loading import load_actor, readable
 from lactchain.models.runtime import available_memory, free_memory, is_out_of_memory
 from lactchain.runs import process
 from lactchain.stages import collect_rollouts, train_bc, train_critic
-from lactchain.stages.running import BatchSettings, enough_memory
 from lactchain.stages.search import LanguageConfig, SearchConfig
+from lactchain.stages.stage_run import BatchSettings, enough_memory
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain_extras.memory import memory_of
 

@@ -19,7 +19,7 @@ from lactchain.baselines.training import train_agent
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.places import resolve_weights
+from lactchain.models.weights import resolve_weights
 from lactchain.runs import distributed
 from lactchain.runs.preflight import look_up
 from lactchain.runs.run import Run

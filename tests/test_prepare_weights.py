@@ -21,8 +21,8 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import base_checksum
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
-from lactchain.models.places import resolve_weights
 from lactchain.models.prompting import PromptTemplate
+from lactchain.models.weights import resolve_weights
 from lactchain.stages import train_bc
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
 from lactchain.storage.manifests import verify_manifest
@@ -167,7 +167,7 @@ def test_a_downloaded_model_is_found_by_its_hub_id(prepared, tmp_path, monkeypat
         shutil.copytree(prepared / "tiny-actor", local_dir)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    monkeypatch.setattr("lactchain.models.places.WEIGHTS_FOLDER", tmp_path)
+    monkeypatch.setattr("lactchain.models.weights.WEIGHTS_FOLDER", tmp_path)
     main(PrepareWeightsConfig(folder=str(tmp_path), download=["some/model"]))
     assert resolve_weights("some/model") == tmp_path / "some/model"
     load_actor(ActorConfig(model="some/model"))

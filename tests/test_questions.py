@@ -18,7 +18,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.train_bc import BehaviorConfig, played_examples
 from lactchain.stages.train_simpo import TrainSimPOConfig
-from lactchain.stages.world_size import measure_world
+from lactchain.stages.world_facts import measure_world
 
 # The goal is in the middle: the cells beside it look alike, and so do the ends but for a wall.
 CORRIDOR = {"layout": ["00000"], "goal": [0, 2]}

@@ -12,9 +12,9 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import load_tokenizer
-from lactchain.models.places import check_weights
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.runtime import quiet
+from lactchain.models.weights import check_weights
 
 TEXTS = ("hello world", "At (2, 3).\n goal", '["turn left", "move forward"]', "[1]", "é漢🙂")
 

@@ -15,7 +15,7 @@ from lactchain.config.settings import RunConfig
 from lactchain.errors import ConfigError, Interrupted
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import read_metrics
-from lactchain.search import agents, runs
+from lactchain.search import agents, search_run
 from lactchain.search.evolution import Evolution, credit
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.stages.search import SearchConfig
@@ -98,7 +98,7 @@ def test_a_lineage_that_tells_more_or_less_than_the_checkpoint_is_mended(
 ):
     """The file is not what a search goes on from: the checkpoint is."""
     subject, folder, whole = uncut
-    cut(monkeypatch, tmp_path / "cut", runs, "save_checkpoint", 3, **subject)
+    cut(monkeypatch, tmp_path / "cut", search_run, "save_checkpoint", 3, **subject)
     lineage = tmp_path / "cut" / "lineage.jsonl"
     assert len(read_json_lines(lineage)) == 9  # a generation is noted that was not saved
     if damage:
@@ -172,13 +172,13 @@ def test_credit_is_the_mean_gain_of_each_kind():
 
 
 def test_a_stop_file_ends_a_search_after_a_generation(tmp_path, monkeypatch, capsys):
-    original = runs.record_generation
+    original = search_run.record_generation
 
     def record(run_, generation):
         original(run_, generation)
         (tmp_path / "run" / "stop").touch()
 
-    monkeypatch.setattr(runs, "record_generation", record)
+    monkeypatch.setattr(search_run, "record_generation", record)
     assert run(tmp_path / "run")["num_generations"] == 1
     head, row, *_ = capsys.readouterr().out.splitlines()  # people see what came of it
     assert head.split() == ["generation", "fitness", "best", "steps"]

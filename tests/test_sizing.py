@@ -20,7 +20,7 @@ from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.sizing import RULES, fill, is_null, with_value
-from lactchain.stages.world_size import (
+from lactchain.stages.world_facts import (
     BY_PLAY,
     gamma_of,
     measure_world,

@@ -21,7 +21,7 @@ from lactchain.errors import ConfigError
 from lactchain.inspection.run_view import open_run
 from lactchain.stages.sizing import target_of
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
-from lactchain.stages.world_size import BY_PLAY, measure_world
+from lactchain.stages.world_facts import BY_PLAY, measure_world
 
 
 @pytest.fixture

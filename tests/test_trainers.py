@@ -28,8 +28,8 @@ from lactchain.runs.run import read_metrics
 from lactchain.trainers import base, guards
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.guards import share_out
+from lactchain.trainers.metric_means import WindowedTrainer
 from lactchain.trainers.simpo import SimPOTrainer
-from lactchain.trainers.window import WindowedTrainer
 
 # --- arguments -----------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ NAMES = re.compile(r"grid_?world|maze|wordle|frozen_?lake|cliff_?walking|taxi", 
 ALLOWED = {
     "__init__.py": {"worlds.gridworld", "GridWorld GridWorldVectorEnv"},  # public names
     "config/settings.py": {"lactchain/GridWorld-v0"},  # the default
-    "models/places.py": {"gridworld"},  # the default's preset, in an error message
+    "models/weights.py": {"gridworld"},  # the default's preset, in an error message
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lactchain import plugins
-from lactchain.environments import patience
+from lactchain.environments import faults
 from lactchain.environments.checks import check_reset_form, check_shape, check_step_form, owned
 from lactchain.environments.registry import find_env
 from lactchain.errors import EnvironmentFault
@@ -88,13 +88,13 @@ class EpisodeRecord(gym.Wrapper):
         dice = self.env.unwrapped.np_random.bit_generator.state
         self._start = {"random": dice} if seed is None else {"seed": seed}
         self._held, self._actions = self._kept.now(), []
-        result = patience.reset(self.env, seed, _check_reset, options=options)
+        result = faults.reset(self.env, seed, _check_reset, options=options)
         return self._own(result, rewards=0.0)
 
     def step(self, action: Any) -> Any:
         """Plays an action."""
         self._actions.append(np.array(action))
-        result = patience.step(self.env, action, self._start.get("seed"), _check_step)
+        result = faults.step(self.env, action, self._start.get("seed"), _check_step)
         return self._own(result, rewards=self._seen["rewards"] + float(result[1]))
 
     def get_state(self) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from functools import cache
 
 import numpy as np
 
+from lactchain.data.chain_values import ChainWorth, Plays, is_known, rewards_of, scores_of
 from lactchain.data.episodes import RecordedText, state_of
 from lactchain.data.preferences import Candidates
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.worth import ChainWorth, Plays, is_known, rewards_of, scores_of
 from lactchain.environments.exact import FAR_SIGHTED
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv

@@ -26,7 +26,7 @@ from lactchain.data.evaluations import (
 )
 from lactchain.data.parquet import stop_if_requested, work_through
 from lactchain.data.trajectories import read_trajectories, write_trajectories
-from lactchain.environments import patience
+from lactchain.environments import faults
 from lactchain.environments.exact import goes_by_reward, shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
@@ -206,7 +206,7 @@ class _Place:
         self, action: Action, env_id: str, policy: str, cut: bool = False
     ) -> Trajectory | None:
         """Plays one completion; returns the episode if that ended it, or if it is cut here."""
-        played = patience.called(self.env.step, self.env, self.seed, action.text, action.text)
+        played = faults.called(self.env.step, self.env, self.seed, action.text, action.text)
         observation, reward, terminated, truncated, info = played
         self.observations.append(observation)
         self.infos.append(info)
@@ -229,7 +229,7 @@ class _Place:
 
 
 def _reset(env: LanguageEnv, seed: int | None, options: Mapping[str, Any] | None) -> Any:
-    return patience.called(env.reset, env, seed, None, seed=seed, options=options)
+    return faults.called(env.reset, env, seed, None, seed=seed, options=options)
 
 
 Answered = list[tuple[_Place, Action]]

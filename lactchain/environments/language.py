@@ -18,7 +18,7 @@ import gymnasium as gym
 from gymnasium import spaces
 
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
-from lactchain.environments import patience
+from lactchain.environments import faults
 from lactchain.environments.checks import (
     AnyText,
     check_names,
@@ -218,10 +218,10 @@ class LanguageEnv(gym.Env[str, str]):
         options = dict(options or {})
         state, remembered = options.pop("state", None), options.pop("remembered", None)
         if state is None:
-            self._last = patience.reset(self.env, seed, check_reset, options=options)
+            self._last = faults.reset(self.env, seed, check_reset, options=options)
         else:
             result = self._reset_into(state, seed)
-            self._last = patience.checked(result, self.env, seed, None, check_reset)
+            self._last = faults.checked(result, self.env, seed, None, check_reset)
         self._over, self._num_chains = False, 0
         self._remembered.clear()
         self._remembered.extend(remembered or [self._describe()])
@@ -298,7 +298,7 @@ class LanguageEnv(gym.Env[str, str]):
         """Plays actions until they are exhausted or the episode ends."""
         info, terminated, truncated = self._info(), False, False
         for action in actions:
-            result = patience.step(self.env, action, self._seed, check_step)
+            result = faults.step(self.env, action, self._seed, check_step)
             observation, reward, terminated, truncated, env_info = result
             before, state = info["state"], self._state()
             said = action if isinstance(action, str) else self.view.action_names[action]
@@ -309,7 +309,7 @@ class LanguageEnv(gym.Env[str, str]):
             info["positions"].append(self.view.position(self.env) if self.view.position else [])
             if terminated or truncated:
                 break
-        patience.checked(observation, self.env, self._seed, action, check_observation)
+        faults.checked(observation, self.env, self._seed, action, check_observation)
         self._last = observation, env_info
         if self.view.success is not None:
             info["success"] = bool(terminated and self.view.success(self.env))

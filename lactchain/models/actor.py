@@ -18,8 +18,8 @@ from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Completion, Decoder
 from lactchain.models.generation.guidance import CompletionRanking, TrainedValues
 from lactchain.models.loading import load_actor
-from lactchain.models.places import verify_file_if_listed
 from lactchain.models.prompting import PromptTemplate
+from lactchain.models.weights import verify_file_if_listed
 from lactchain.plugins import required
 from lactchain.storage.files import read_json
 from lactchain.types import Action, ChainGrammar, Policy

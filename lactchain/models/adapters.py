@@ -31,8 +31,8 @@ from transformers import PreTrainedModel
 
 from lactchain.config.settings import LoraSettings
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.places import read_tensors, verify_file_if_listed
 from lactchain.models.runtime import evaluating, put
+from lactchain.models.weights import read_tensors, verify_file_if_listed
 from lactchain.storage.files import read_json, sha256, take_sample
 from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
 

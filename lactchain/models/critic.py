@@ -25,15 +25,15 @@ from lactchain.models.headed import (
     stored_bits,
 )
 from lactchain.models.loading import check_encoder, load_encoder
-from lactchain.models.places import (
+from lactchain.models.prompting import encodable
+from lactchain.models.runtime import evaluating, put
+from lactchain.models.weights import (
     mend,
     read_model_json,
     read_tensors,
     resolve_weights,
     verify_manifest_if_any,
 )
-from lactchain.models.prompting import encodable
-from lactchain.models.runtime import evaluating, put
 from lactchain.storage.files import check_types, make_folder, read_versioned_json, write_json
 
 log = logging.getLogger(__name__)

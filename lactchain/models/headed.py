@@ -20,8 +20,8 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTraine
 from lactchain.config.settings import ModelConfig
 from lactchain.errors import NonFiniteError
 from lactchain.models.adapters import ADAPTER_FILES, load_adapter_weights, save_adapter
-from lactchain.models.places import check_weights
 from lactchain.models.runtime import put, quiet, whole_state
+from lactchain.models.weights import check_weights
 
 Config = TypeVar("Config", bound=ModelConfig)
 

@@ -26,7 +26,9 @@ from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.models.adapters import attach_lora, load_adapter
 from lactchain.models.families import context_length
 from lactchain.models.headed import ScoreHead, value_encoder_class
-from lactchain.models.places import (
+from lactchain.models.prompting import end_of_completion
+from lactchain.models.runtime import TRUST, device, is_out_of_memory, quiet, trusts_remote_code
+from lactchain.models.weights import (
     check_weights,
     mend,
     read_model_json,
@@ -36,8 +38,6 @@ from lactchain.models.places import (
     verify_file_if_listed,
     verify_manifest_if_any,
 )
-from lactchain.models.prompting import end_of_completion
-from lactchain.models.runtime import TRUST, device, is_out_of_memory, quiet, trusts_remote_code
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from lactchain.models.adapters import base_folder
 from lactchain.models.families import attention_masks, check_family
 from lactchain.models.headed import HeadedModel, ValueHead, at_stored_precision, is_adapted
 from lactchain.models.loading import load_actor
-from lactchain.models.places import read_tensors, verify_manifest_if_any
 from lactchain.models.runtime import evaluating, local, put, reshard, shard_like
+from lactchain.models.weights import read_tensors, verify_manifest_if_any
 from lactchain.storage.files import read_versioned_json
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 from lactchain.config.parsing import differences, load, to_yaml
 from lactchain.environments.registry import not_imported
 from lactchain.errors import ConfigError, DataError, DiskError
-from lactchain.models.places import resolve_weights
+from lactchain.models.weights import resolve_weights
 from lactchain.runs.preflight import RESULTS, unread_models
 from lactchain.runs.process import describe_environment, refuse_unless_inexact
 from lactchain.runs.progress import nothing_under_way

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, PlayerConfig
 from lactchain.environments.registry import find_env
 from lactchain.errors import DataError
-from lactchain.models.places import resolve_weights
+from lactchain.models.weights import resolve_weights
 from lactchain.storage.files import follow, to_json
 from lactchain.storage.manifests import is_run, read_run_file, run_around
 from lactchain.storage.results import ADAPTER_RECORD, base_of, result_of

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lactchain.config.parsing import parse, take_imports, take_switch, typed_modules
-from lactchain.environments.patience import overdue
+from lactchain.environments.faults import overdue
 from lactchain.environments.registry import import_modules, modules_of, name_modules
 from lactchain.errors import (
     ConfigError,

@@ -13,7 +13,7 @@ from lactchain.data.episodes import sampled_episodes
 from lactchain.data.evaluations import collection_metrics, time_metrics
 from lactchain.data.rollouts import Rollouts
 from lactchain.runs.run import Run
-from lactchain.stages.running import BatchSettings, stage
+from lactchain.stages.stage_run import BatchSettings, stage
 from lactchain.types import Trajectory
 
 BATCHES = (BatchSettings("collect.num_envs", "actor.max_new_tokens"),)

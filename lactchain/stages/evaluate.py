@@ -24,7 +24,7 @@ from lactchain.environments.scripted import RememberingPolicy
 from lactchain.environments.views import lists_states
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
-from lactchain.stages.running import BatchSettings, stage
+from lactchain.stages.stage_run import BatchSettings, stage
 
 EPISODES = 500
 """At least so many are played where one from each start state is luck: the standard error of a

@@ -39,7 +39,7 @@ from lactchain.environments.views import State
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
-from lactchain.stages.running import BatchSettings, stage
+from lactchain.stages.stage_run import BatchSettings, stage
 from lactchain.types import ChainGrammar, Critic, Policy, PreferencePair
 
 if TYPE_CHECKING:

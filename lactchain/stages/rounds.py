@@ -33,7 +33,7 @@ from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.round_results import RoundResults, Selection
-from lactchain.stages.running import note_servers
+from lactchain.stages.stage_run import note_servers
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig

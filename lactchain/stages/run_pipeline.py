@@ -34,9 +34,9 @@ from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.running import BatchSettings, dry_run, place_of, require_numbers, stage
 from lactchain.stages.sizing import RULES, fill, is_null, with_values
-from lactchain.stages.world_size import measure_world
+from lactchain.stages.stage_run import BatchSettings, dry_run, place_of, require_numbers, stage
+from lactchain.stages.world_facts import measure_world
 from lactchain.storage.files import follow, read_json, to_json
 from lactchain.storage.manifests import verify_if_described, write_with_manifest
 

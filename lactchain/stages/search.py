@@ -2,8 +2,8 @@
 
 Classic agents (--ppo, --dqn, --ddpg) or language actors trained by SimPO (--language). Every
 environment step of every member is counted, those of the evaluations that select among them too.
-Writes RUN/lineage.jsonl, RUN/best/ and RUN/summary.json: see lactchain/search/runs.py; departures
-from AgileRL: see evolution.py beside it.
+Writes RUN/lineage.jsonl, RUN/best/ and RUN/summary.json: see lactchain/search/search_run.py;
+departures from AgileRL: see evolution.py beside it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from lactchain.runs.run import Run
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluationConfig
-from lactchain.stages.running import stage
+from lactchain.stages.stage_run import stage
 from lactchain.stages.train_simpo import TrainSimPOConfig
 
 Stages = Mapping[str, Callable[[Any], dict[str, Any]]]
@@ -107,7 +107,7 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
 
 def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     """What a config asks for."""
-    from lactchain.search import runs
+    from lactchain.search import search_run
     from lactchain.search.agents import AgentSpecies
     from lactchain.search.mutations import check_tunables
 
@@ -120,4 +120,4 @@ def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     else:
         world, seed = config.environment, config.run.seed
         species = AgentSpecies(config.subject, world, space, settings, seed)
-    return runs.evolve(config, run, species)
+    return search_run.evolve(config, run, species)

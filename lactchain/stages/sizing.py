@@ -1,7 +1,7 @@
 """Settings of a pipeline that follow from its world: what is measured of it, and the rules.
 
 A setting that is null is given its value by the rule of `RULES` that bears its name. Rules see a
-`WorldSize` alone (one of them also how the actor writes), and each says why; so the same preset
+`WorldFacts` alone (one of them also how the actor writes), and each says why; so the same preset
 plays every world. `run_pipeline` prints what was set, and keeps it in RUN/sizes.json.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
-from lactchain.stages.world_size import BY_MODEL, WorldSize, gamma_of
+from lactchain.stages.world_facts import BY_MODEL, WorldFacts, gamma_of
 from lactchain.types import Action
 
 Config = TypeVar("Config")
@@ -30,7 +30,7 @@ class SizingRule(NamedTuple):
     """
 
     key: str
-    value: Callable[[WorldSize, Any, int], Any]
+    value: Callable[[WorldFacts, Any, int], Any]
     why: str
 
 
@@ -57,7 +57,7 @@ ROWS_OF_AN_ACTION = 7
 pairs of the 4x4 grid in 450 updates of 64."""
 
 
-def target_of(world: WorldSize) -> dict[str, float]:
+def target_of(world: WorldFacts) -> dict[str, float]:
     """Figures that end the rounds: nearly all that can be had, and hardly a completion wrong."""
     if world.source != BY_MODEL:
         can_be_met = world.tells_success and not world.has_chance
@@ -69,7 +69,7 @@ def target_of(world: WorldSize) -> dict[str, float]:
     return {"success_rate": 0.99, "actions_over_shortest": 1.05, "sampled_invalid_rate": 0.003}
 
 
-def rows_of_simpo(world: WorldSize) -> int:
+def rows_of_simpo(world: WorldFacts) -> int:
     """How many rows, with repetition, a round of SimPO sees."""
     return _clamped(ROWS_OF_AN_ACTION * world.num_states * world.path_length, 19_200, 115_200)
 
@@ -80,8 +80,8 @@ def room_for_a_chain(config: Any) -> int:
     The words of tiny models that a run builds are tokens.
     """
     from lactchain.models.loading import load_own_tokenizer
-    from lactchain.models.places import resolve_weights
     from lactchain.models.prompting import encode_completions
+    from lactchain.models.weights import resolve_weights
 
     guess = 2 * config.environment.max_chain_length + 7
     if config.tiny is not None:
@@ -196,7 +196,7 @@ RULES = (
 )
 
 
-def fill(config: Config, world: WorldSize, processes: int) -> tuple[Config, dict[str, Any]]:
+def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dict[str, Any]]:
     """A configuration with numbers in the place of nulls, and these by their keys.
 
     Args:

@@ -11,7 +11,7 @@ from lactchain.config.token_values import ValueConfig
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
-from lactchain.stages.running import BatchSettings
+from lactchain.stages.stage_run import BatchSettings
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lactchain.runs.console import figures
 from lactchain.runs.process import is_dry_run
 from lactchain.runs.reporting import write_page
-from lactchain.stages.running import dry_run
+from lactchain.stages.stage_run import dry_run
 
 if TYPE_CHECKING:
     from lactchain.baselines.settings import TrainAgentConfig

@@ -32,7 +32,7 @@ from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
-from lactchain.stages.running import BatchSettings, stage
+from lactchain.stages.stage_run import BatchSettings, stage
 from lactchain.types import Action, Policy, Trajectory
 
 if TYPE_CHECKING:

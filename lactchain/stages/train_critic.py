@@ -30,7 +30,7 @@ from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import collect_rollouts
 from lactchain.stages.collect_rollouts import CollectRolloutsConfig
-from lactchain.stages.running import BatchSettings, stage
+from lactchain.stages.stage_run import BatchSettings, stage
 from lactchain.types import Trajectory
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from lactchain.config.settings import RunConfig
 from lactchain.config.token_values import ILQLConfig
-from lactchain.stages.running import stage
+from lactchain.stages.stage_run import stage
 from lactchain.stages.token_values import TrainValuesConfig, batches_of, train_values
 
 

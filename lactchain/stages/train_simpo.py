@@ -21,7 +21,7 @@ from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import make_preferences
 from lactchain.stages.make_preferences import MakePreferencesConfig
-from lactchain.stages.running import BatchSettings, stage
+from lactchain.stages.stage_run import BatchSettings, stage
 
 
 @dataclass(frozen=True)

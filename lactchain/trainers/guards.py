@@ -39,7 +39,7 @@ from lactchain.runs.run import Run
 from lactchain.storage.checkpoints import clear_place, prune_checkpoints
 from lactchain.storage.files import disk_errors
 from lactchain.storage.manifests import write_manifest
-from lactchain.trainers.window import WindowedTrainer, metric_key
+from lactchain.trainers.metric_means import WindowedTrainer, metric_key
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""

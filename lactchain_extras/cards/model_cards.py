@@ -21,7 +21,7 @@ from lactchain.data.intervals import share_interval
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.models.adapters import ADAPTER_FILES, ADAPTER_RECORD
-from lactchain.models.places import resolve_weights
+from lactchain.models.weights import resolve_weights
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.storage.files import atomic_write, follow, read_json

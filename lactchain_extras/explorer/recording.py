@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from lactchain.config.settings import ActorConfig
 from lactchain.data import parquet
+from lactchain.data.chain_values import ChainWorth, is_known
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import can_enumerate
@@ -29,7 +30,6 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
 from lactchain.data.trajectories import read_trajectories
-from lactchain.data.worth import ChainWorth, is_known
 from lactchain.environments import chance
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import LanguageEnv

@@ -31,7 +31,7 @@ from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairs
 from lactchain.functional.random_streams import derive_seed
 from lactchain.models.adapters import ADAPTER_RECORD, merges
 from lactchain.models.loading import load_shape, resolve_dtype
-from lactchain.models.places import resolve_weights
+from lactchain.models.weights import resolve_weights
 from lactchain.runs.run import Run
 from lactchain.search.evolution import Individual
 from lactchain.search.mutations import first_config, mutate_tunables

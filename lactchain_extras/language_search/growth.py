@@ -20,8 +20,8 @@ from lactchain.config.settings import ActorConfig
 from lactchain.errors import ConfigError
 from lactchain.models.adapters import ADAPTER_FILES, check_adapter, write_adapter_record
 from lactchain.models.loading import load_actor, load_own_tokenizer
-from lactchain.models.places import read_tensors, resolve_weights
 from lactchain.models.runtime import quiet
+from lactchain.models.weights import read_tensors, resolve_weights
 from lactchain.storage.files import disk_errors
 
 SILENT = ("self_attn.o_proj.weight", "mlp.down_proj.weight")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from lactchain import plugins
 from lactchain.config.settings import PlayerConfig, RunConfig
 from lactchain.runs.run import Run
-from lactchain.stages.running import stage
+from lactchain.stages.stage_run import stage
 from lactchain.storage.files import disk_errors
 
 

@@ -21,7 +21,7 @@ from lactchain.errors import ConfigError
 from lactchain.runs import distributed
 from lactchain.runs.console import console, plain, table
 from lactchain.runs.run import Run
-from lactchain.stages.running import BatchSettings, place_of, stage
+from lactchain.stages.stage_run import BatchSettings, place_of, stage
 from lactchain.storage.files import atomic_write, to_json
 from lactchain.storage.manifests import write_with_manifest
 from lactchain.storage.results import result_of

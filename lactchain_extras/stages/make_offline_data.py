@@ -25,7 +25,7 @@ from lactchain.errors import ConfigError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
-from lactchain.stages.running import stage
+from lactchain.stages.stage_run import stage
 from lactchain.types import Policy, Trajectory
 from lactchain_extras.exchange.minari_files import DATASET_ID, write_minari
 

@@ -20,7 +20,7 @@ from lactchain.environments.scripted import MOST_LISTED, HumanPolicy, spoken
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.console import console, plain, show_state
 from lactchain.runs.process import is_dry_run
-from lactchain.stages.running import BatchSettings, dry_run, require_numbers
+from lactchain.stages.stage_run import BatchSettings, dry_run, require_numbers
 from lactchain.types import ChainGrammar, Policy
 
 

@@ -16,7 +16,7 @@ from lactchain.config.weights import PackagedModel, TinyModelConfig
 from lactchain.runs.console import console
 from lactchain.runs.process import is_dry_run
 from lactchain.stages import train_bc
-from lactchain.stages.running import require_numbers
+from lactchain.stages.stage_run import require_numbers
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 
 

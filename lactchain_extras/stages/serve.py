@@ -13,7 +13,7 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.errors import ConfigError
 from lactchain.runs.console import console, plain
 from lactchain.runs.process import is_dry_run
-from lactchain.stages.running import require_numbers
+from lactchain.stages.stage_run import require_numbers
 
 
 @dataclass(frozen=True)

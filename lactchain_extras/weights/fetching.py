@@ -27,7 +27,7 @@ from huggingface_hub.errors import (
 from lactchain.config.weights import PackagedModel
 from lactchain.data.base_models import prepare
 from lactchain.errors import DataError
-from lactchain.models.places import check_weights, download_command
+from lactchain.models.weights import check_weights, download_command
 from lactchain.storage.files import make_folder, sha256
 from lactchain_extras.cards.model_cards import header_of
 from lactchain_extras.weights.gguf import convert_gguf

@@ -23,7 +23,7 @@ from lactchain.errors import DataError, NonFiniteError
 from lactchain.models.actor import POLICY_FILE
 from lactchain.models.adapters import ADAPTER_FILES, base_checksum, check_adapter
 from lactchain.models.loading import load_tokenizer
-from lactchain.models.places import INDEX, check_weights, read_tensors, resolve_weights
+from lactchain.models.weights import INDEX, check_weights, read_tensors, resolve_weights
 from lactchain.storage.files import read_json
 from lactchain.storage.manifests import write_manifest
 

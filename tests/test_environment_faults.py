@@ -16,7 +16,7 @@ from gymnasium import spaces
 from lactchain import LanguageEnv, Rollouts, TextView
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.environments.patience import overdue
+from lactchain.environments.faults import overdue
 from lactchain.errors import EnvironmentFault, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
 
@@ -103,7 +103,10 @@ def recursing():
 
 
 ODD = {
-    "raises": (raising(KeyError("no\ncell")), r"raised KeyError: 'no\\ncell', at .*_patience.py:"),
+    "raises": (
+        raising(KeyError("no\ncell")),
+        r"raised KeyError: 'no\\ncell', at .*_environment_faults.py:",
+    ),
     "is cancelled": (raising(asyncio.CancelledError()), "raised CancelledError"),
     "recurses": (recursing, "raised RecursionError"),
     "takes memory": (lambda: bytearray(1 << 62), "raised MemoryError"),
@@ -196,7 +199,7 @@ HANGS = """
 import sys, threading, time
 from datetime import timedelta
 from lactchain.runs import process
-from lactchain.environments import patience
+from lactchain.environments import faults
 class Endless:
     def step(self, action):
         print("begun", flush=True)
@@ -205,7 +208,7 @@ class Endless:
 process.GRACE_SECONDS = 0.2
 process.distributed.timeout = timedelta(seconds=float(sys.argv[1]))
 process._listen_to_signals()
-patience.step(Endless(), 3, 11, lambda *_: None)
+faults.step(Endless(), 3, 11, lambda *_: None)
 """
 
 

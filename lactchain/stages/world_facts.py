@@ -35,7 +35,7 @@ BY_MODEL, BY_PLAY = "its exact model", "random play"
 
 
 @dataclass(frozen=True)
-class WorldSize:
+class WorldFacts:
     """What the rules go by.
 
     Attributes:
@@ -73,7 +73,7 @@ class WorldSize:
         )
 
 
-def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
+def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldFacts:
     """The size of a world: by its exact model, or by random play where it has none."""
     rollouts = Rollouts(
         replace(
@@ -95,7 +95,7 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldSize:
     return size_by_play(rollouts, seed)
 
 
-def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) -> WorldSize:
+def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) -> WorldFacts:
     """The size of a world that is known exactly."""
     lengths = solution_lengths(model, FAR_SIGHTED)
     solvable = lengths[np.isfinite(lengths)]
@@ -106,7 +106,7 @@ def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) ->
             "environment: expected a world in which something can be reached or earned, found that "
             "nothing leads to a goal or pays; correct its goals and rewards"
         )
-    return WorldSize(
+    return WorldFacts(
         num_states=len(lengths),
         num_actions=model.next_state.shape[1],
         path_length=path_length,
@@ -120,7 +120,7 @@ def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) ->
     )
 
 
-def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
+def size_by_play(rollouts: Rollouts, seed: int) -> WorldFacts:
     """The size of a world as random play shows it.
 
     States are estimated by what was seen once and twice (Chao 1984). A state that the same action
@@ -144,7 +144,7 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldSize:
     path_length = float(np.mean(path))
     gamma = gamma_of(path_length, chance)
     returns = np.concatenate([e.returns(gamma, "action") for e in episodes])
-    return WorldSize(
+    return WorldFacts(
         num_states=num_unseen_and_seen(before for before, _, _ in steps),
         num_actions=len(rollouts.env.grammar.action_names),
         path_length=path_length,

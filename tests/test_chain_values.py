@@ -14,13 +14,13 @@ from lactchain import Action, FunctionPolicy, Policy, PreferenceConfig
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.candidates import sample_candidates
+from lactchain.data.chain_values import PLAYS_PER_COMPLETION, Plays, expected_worth
 from lactchain.data.episodes import RecordedText
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import expected_figures
 from lactchain.data.preferences import make_pairs, read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
-from lactchain.data.worth import PLAYS_PER_COMPLETION, Plays, expected_worth
 from lactchain.environments.chance import best_within
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
