@@ -44,5 +44,5 @@ def main(config: CompareConfig) -> None:
         if changes := pair.changes(config.show):
             table(f"{pair.other.directory}: lost, then gained", changes)
         else:
-            same = f"{pair.other.directory}: every start state goes as in the first"
+            same = f"{pair.other.directory}: no start state is gained or lost"
             console.print(plain(same), soft_wrap=True)

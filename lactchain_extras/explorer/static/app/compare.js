@@ -153,6 +153,6 @@ function Runs({ sides }) {
 
 function Settings() {
   const names = Object.keys(facts.settings[0]);
-  return html`<details id="settings"><summary>${number(facts.settings.length)} settings differ</summary><div class="scroll"><table><thead><tr>${names.map((name) => html`<th><${Text} text=${name} /></th>`)}</tr></thead>
+  return html`<details id="settings"><summary>${number(facts.settings.length)} ${facts.settings.length === 1 ? "setting differs" : "settings differ"}</summary><div class="scroll"><table><thead><tr>${names.map((name) => html`<th><${Text} text=${name} /></th>`)}</tr></thead>
     <tbody>${facts.settings.map((row) => html`<tr>${names.map((name) => html`<td><${Text} text=${row[name]} /></td>`)}</tr>`)}</tbody></table></div></details>`;
 }
