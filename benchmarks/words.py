@@ -18,7 +18,6 @@ from measuring import command_line
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
-from lactchain.types import ChainGrammar
 
 MOVES = 3
 """Turns and steps; of other actions random play makes little."""
@@ -42,11 +41,10 @@ def in_words(level: str, actions: np.ndarray, chain_length: int) -> float:
         f"minigrid:{level}", max_chain_length=chain_length, max_chains=len(actions)
     )
     env = make_language_env(config)
-    grammar: ChainGrammar = env.grammar
     env.reset(seed=0)
     start, steps = time.process_time(), 0
     for chain in actions.reshape(-1, chain_length):
-        _, _, terminated, truncated, info = env.step(grammar.render(chain.tolist()))
+        _, _, terminated, truncated, info = env.step(env.grammar.render(chain.tolist()))
         steps += len(info["executed"])
         if terminated or truncated:
             env.reset()
