@@ -147,17 +147,28 @@ def make_pairs(
     pairs: list[PreferencePair] = []
     dropped: Counter[str] = Counter()
     for number, state in enumerate(candidates):
-        if not np.isfinite([*state.scores, *state.returns]).all():
-            dropped["non_finite"] += 1
-            continue
-        ranked = _ranked_completions(state, min_margin)
-        if has_spread(state, min_margin) and not _shall_teach_form(state, number):
-            ranked = [completion for completion in ranked if completion.is_chain]
-        if reason := _reason_to_drop(ranked, min_margin):
+        ranked, reason = rank_completions(state, number, min_margin)
+        if reason:
             dropped[reason] += 1
         else:
             pairs.append(_pair(state, ranked[0], ranked[-1]))
     return pairs, dict(dropped)
+
+
+def rank_completions(
+    state: Candidates, number: int, min_margin: float = 0.0
+) -> tuple[list[RankedCompletion], str | None]:
+    """The distinct completions to learn from, best first, and why they make no pair, or None.
+
+    Args:
+        number: the state's place among all, for the coin that decides whether form is taught.
+    """
+    if not np.isfinite([*state.scores, *state.returns]).all():
+        return [], "non_finite"
+    ranked = _ranked_completions(state, min_margin)
+    if has_spread(state, min_margin) and not _shall_teach_form(state, number):
+        ranked = [completion for completion in ranked if completion.is_chain]
+    return ranked, _reason_to_drop(ranked, min_margin)
 
 
 def has_spread(state: Candidates, min_margin: float = 0.0) -> bool:
@@ -218,7 +229,7 @@ def read_pairs(path: str | Path) -> list[PreferencePair]:
 
 
 @dataclass(frozen=True)
-class _Completion:
+class RankedCompletion:
     """A distinct completion to a state, with the means over the times it was given."""
 
     action: Action
@@ -227,7 +238,7 @@ class _Completion:
     is_chain: bool
 
 
-def _ranked_completions(state: Candidates, min_margin: float) -> list[_Completion]:
+def _ranked_completions(state: Candidates, min_margin: float) -> list[RankedCompletion]:
     """The distinct completions: chains first, best score first, and shortest among equals.
 
     What follows the goal in a chain is never played, so the score does not tell a chain that ends
@@ -245,7 +256,7 @@ def _shall_teach_form(state: Candidates, number: int) -> bool:
     return bool(state.is_chain) and coin > np.mean(state.is_chain)
 
 
-def _completions(state: Candidates) -> list[_Completion]:
+def _completions(state: Candidates) -> list[RankedCompletion]:
     """The distinct completions, in the order in which they first occur."""
     places: dict[str, list[int]] = {}
     for index, action in enumerate(state.actions):
@@ -254,7 +265,7 @@ def _completions(state: Candidates) -> list[_Completion]:
     means = levelled(np.array([scores[same].mean() for same in places.values()]))
     is_chain = state.is_chain or (True,) * len(state.actions)
     return [
-        _Completion(
+        RankedCompletion(
             state.actions[same[0]],
             float(mean),
             float(returns[same].mean()),
@@ -264,7 +275,7 @@ def _completions(state: Candidates) -> list[_Completion]:
     ]
 
 
-def _reason_to_drop(ranked: Sequence[_Completion], min_margin: float) -> str | None:
+def _reason_to_drop(ranked: Sequence[RankedCompletion], min_margin: float) -> str | None:
     if ranked and not ranked[0].is_chain:
         return "no_chain"
     if len(ranked) < 2:
@@ -282,7 +293,9 @@ def _reason_to_drop(ranked: Sequence[_Completion], min_margin: float) -> str | N
     return "margin" if margin < min_margin else None
 
 
-def _pair(state: Candidates, chosen: _Completion, rejected: _Completion) -> PreferencePair:
+def _pair(
+    state: Candidates, chosen: RankedCompletion, rejected: RankedCompletion
+) -> PreferencePair:
     sampled = state.said[0]
     return PreferencePair(
         prompt=state.observation,

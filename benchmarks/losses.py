@@ -1,0 +1,315 @@
+"""Which loss teaches a policy most from the same completions: nine of them, on one budget.
+
+In each world a tiny actor is cloned and a critic trained by the preset `tiny`; the actor's K
+completions to the states of its first round are valued by that critic once, and kept. Each loss
+then trains the same actor on them, for the same number of updates and states per update, and the
+actor is evaluated as a pipeline evaluates a round. Losses of pairs see the best and the worst
+completion, the others all K.
+
+    python benchmarks/losses.py --sweep                      # settings, by seed 100 in the grid
+    python benchmarks/losses.py --seeds 0 1 2                # all worlds, by the settings chosen
+    python benchmarks/losses.py --report
+
+Settings are swept in the order that SimPO's authors advise: the learning rate first, then the
+loss's own. FOLDER/results.jsonl has a line for each training, so that the same command goes on
+where it was.
+"""
+
+import logging
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measuring import ROOT, command_line, markdown, shown, student, summary
+from worlds import WORLDS
+
+from lactchain.config.parsing import parse
+from lactchain.config.settings import GuidedActorConfig, RunConfig, recast
+from lactchain.data.candidates import sample_candidates
+from lactchain.data.episodes import sampled_states
+from lactchain.data.preferences import Candidates, RankedCompletion, rank_completions
+from lactchain.data.rollouts import Rollouts
+from lactchain.functional.random_streams import derive_seed
+from lactchain.models.actor import load_player, policy_file
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import load_actor
+from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.runs.process import seed_everything
+from lactchain.runs.progress import under_way
+from lactchain.runs.run import Run
+from lactchain.stages import evaluate, make_preferences
+from lactchain.stages.pipeline_config import RunPipelineConfig
+from lactchain.stages.rounds import Rounds, evaluation
+from lactchain.stages.run_pipeline import sized
+from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.storage.files import append_json_lines, read_json_lines
+from lactchain.trainers.base import save_result, train, training_arguments
+from lactchain_extras.preference_losses import LOSSES, PreferenceLossTrainer, ScoredRow
+
+TABLE_WORLDS = ("gridworld_4x4", "frozen_lake_8x8", "taxi", "slippery_lake", "words")
+SWEEP_WORLDS, SWEEP_SEED = ("gridworld_4x4",), 100
+RATES = (1e-3, 2e-3, 4e-3)
+FACTORS = (0.3, 3.0)
+NUM_EPOCHS = 2
+"""A quarter of the preset's: with all of them nearly every loss ends at a success of 1."""
+NLL_WEIGHTS = (0.0, 10.0)
+CLONING = ("cloning", "weighted_cloning")
+"""They need no further likelihood of the best beside them."""
+
+FIGURES = ("success_rate", "success_within_2_chains", "sampled_invalid_rate", "retrieval_skill")
+SETTINGS = ("loss", "learning_rate", "nll_weight", "settings")
+
+Line = dict[str, Any]
+
+
+class Course:
+    """One world with one seed: what all losses of it begin from.
+
+    Attributes:
+        config: of the round's training by SimPO, whose counts all losses share.
+    """
+
+    def __init__(self, folder: Path, world: str, seed: int) -> None:
+        self.folder, self.world, self.seed = folder / world / str(seed), world, seed
+        self.config, self._pipeline = self._begun()
+        self.rollouts = Rollouts(self.config.environment)
+
+    def _begun(self) -> tuple[TrainSimPOConfig, RunPipelineConfig]:
+        """The pipeline up to its first critic; its round 0 is the figure before training."""
+        preset = ["--config", str(ROOT / "configs/run_pipeline/tiny.yaml"), *WORLDS[self.world]]
+        where = ["--run.run_dir", str(self.folder / "pipeline"), "--run.seed", str(self.seed)]
+        config = sized(parse(RunPipelineConfig, [*preset, *where]))
+        with Run.of(config) as run:
+            rounds = Rounds(config, run)
+            rounds.warm_start()
+            rounds.evaluate(0)
+            rounds.train_critic(1)
+            return rounds._improvement(1), config
+
+    def before(self) -> dict[str, Any]:
+        """The figures of the actor that all begin from."""
+        return summary(self.folder / "pipeline/round_0/evaluation")
+
+    def candidates(self) -> tuple[list[str], list[list[RankedCompletion]]]:
+        """What is asked where a pair can be made, and all distinct completions, best first."""
+        file = self.folder / "candidates.pickle"
+        if not file.exists():
+            file.write_bytes(pickle.dumps(self._sampled()))
+        sampled: list[Candidates] = pickle.loads(file.read_bytes())  # noqa: S301  - our own
+        least = self.config.preferences.min_margin
+        ranked = [rank_completions(state, i, least) for i, state in enumerate(sampled)]
+        good = [i for i, (_, why_not) in enumerate(ranked) if not why_not]
+        return [sampled[i].observation for i in good], [ranked[i][0] for i in good]
+
+    def _sampled(self) -> list[Candidates]:
+        config, rollouts = self.config, self.rollouts
+        settings, seed = config.preferences, config.run.seed
+        actor = load_player(config.actor, rollouts.env.grammar)
+        more = make_preferences._explorers(actor, config.actor, rollouts.env.grammar)
+        states = sampled_states(rollouts.env, settings.num_states, derive_seed(seed, "pairs"))
+        critic = EmbeddingCritic.load(config.critic)
+        return sample_candidates(
+            actor, rollouts, states, settings.num_candidates, seed, critic, **more
+        )
+
+    def train(self, name: str, learning_rate: float, nll_weight: float, settings: Line) -> Line:
+        """Trains by one loss; returns the figures of the actor."""
+        config, loss, began = self.config, LOSSES[name], time.process_time()
+        seed_everything(self.seed, 1)
+        model, tokenizer = load_actor(config.actor, trainable=True)
+        template = PromptTemplate.for_grammar(
+            tokenizer, config.actor.strategy, self.rollouts.env.grammar
+        )
+        rows = list(self._rows(template, tokenizer, model, loss.takes_all))
+        place = self.folder / f"{name}_{learning_rate:g}_{nll_weight:g}_{_short(settings)}"
+        training = replace(config.training, learning_rate=learning_rate, num_epochs=NUM_EPOCHS)
+        with Run.of(replace(config, run=RunConfig(run_dir=str(place), seed=self.seed))) as run:
+            trainer = PreferenceLossTrainer(
+                model,
+                training_arguments(training, run.path("checkpoints"), self.seed),
+                rows,
+                tokenizer,
+                partial(loss.function, **settings),
+                nll_weight,
+                run=run,
+            )
+            train(trainer)
+            files = policy_file(config.actor, self.rollouts.env.grammar)
+            save_result(trainer, place / "actor", files)
+            last = [line for line in trainer.state.log_history if "nll_loss" in line][-1]
+        spent = time.process_time() - began
+        figures = self._evaluated(place)
+        gains = {key: last[key] for key in ("gains/chosen", "gains/rejected", "nll_loss")}
+        return figures | gains | {"cpu_seconds": spent, "num_rows": len(rows)}
+
+    def _rows(
+        self, template: PromptTemplate, tokenizer: Any, model: Any, takes_all: bool
+    ) -> Iterator[ScoredRow]:
+        """Rows to train on; scores in units of their standard deviation over all chains."""
+        texts, states = self.candidates()
+        scale = np.std([c.score for ranked in states for c in ranked if c.is_chain])
+        for prompt, ranked in zip(template.encode_batch(texts), states, strict=True):
+            some = ranked if takes_all else [ranked[0], ranked[-1]]
+            ids = encode_completions([c.action for c in some], tokenizer, "completion {}".format)
+            kept = [i for i, tokens in enumerate(ids) if tokens]
+            yield {
+                "prompt_ids": prompt,
+                "completions": [ids[i] for i in kept],
+                "scores": [some[i].score / scale for i in kept],
+            }
+
+    def _evaluated(self, place: Path) -> Line:
+        actor = replace(self.config.actor, model=str(place / "actor"))
+        greedy = recast(actor, GuidedActorConfig, decoding="free", temperature=0.0)
+        stage = evaluation(self._pipeline, greedy)
+        found = evaluate.main(replace(stage, run=RunConfig(run_dir=str(place / "evaluation"))))
+        return {key: found.get(key) for key in FIGURES + ("actions_over_shortest", "of_optimum")}
+
+
+class Results:
+    """Lines of a file, each a training that is not done again."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.lines = file, read_json_lines(file) if file.exists() else []
+
+    def of(self, course: Course, name: str, rate: float, nll_weight: float, settings: Line) -> Line:
+        """The line of a training, which is done now if it was not yet."""
+        key = dict(zip(SETTINGS, (name, rate, nll_weight, settings), strict=True))
+        key |= {"world": course.world, "seed": course.seed}
+        for line in self.lines:
+            if all(line[k] == v for k, v in key.items()):
+                return line
+        line = key | course.train(name, rate, nll_weight, settings)
+        append_json_lines(self.file, [line])
+        self.lines.append(line)
+        print(_told(line), flush=True)
+        return line
+
+
+def main() -> None:
+    """Sweeps, trains, or reports."""
+    parser = command_line(__doc__)
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
+    parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/losses"))
+    parser.add_argument("--sweep", action="store_true", help="choose settings by seed 100")
+    parser.add_argument("--report", action="store_true", help="the tables of what is there")
+    given = parser.parse_args()
+    results = Results(given.folder / "results.jsonl")
+    if given.report:
+        print("\n".join(report(results.lines, given.worlds or TABLE_WORLDS)))
+        return
+    with under_way("Losses"):
+        if given.sweep:
+            courses = [
+                Course(given.folder.resolve(), world, SWEEP_SEED)
+                for world in given.worlds or SWEEP_WORLDS
+            ]
+            for name in given.losses:
+                sweep(results, courses, name)
+            return
+        for world in given.worlds or TABLE_WORLDS:
+            for seed in given.seeds:
+                course = Course(given.folder.resolve(), world, seed)
+                for name in given.losses:
+                    for nll_weight in _nll_weights(name):
+                        results.of(course, name, *chosen(results.lines, name, nll_weight))
+
+
+def sweep(results: Results, courses: Sequence[Course], name: str) -> None:
+    """Tries learning rates, then the loss's own settings one by one, at each NLL weight."""
+    for nll_weight in _nll_weights(name):
+        best = RATES[1], nll_weight, dict(LOSSES[name].settings)
+        tried = [(rate, *best[1:]) for rate in RATES]
+        best = _best(results, courses, name, tried)
+        for key, value in LOSSES[name].settings.items():
+            tried = [best] + [
+                (best[0], nll_weight, best[2] | {key: value * factor}) for factor in FACTORS
+            ]
+            best = _best(results, courses, name, tried)
+
+
+def _best(
+    results: Results, courses: Sequence[Course], name: str, tried: Sequence[tuple[Any, ...]]
+) -> tuple[Any, ...]:
+    def worth(arm: tuple[Any, ...]) -> float:
+        return float(np.mean([goal(results.of(course, name, *arm)) for course in courses]))
+
+    return max(tried, key=worth)
+
+
+def goal(line: Mapping[str, Any]) -> float:
+    """What settings are chosen by: success, and success within two completions."""
+    return line["success_rate"] + line["success_within_2_chains"]
+
+
+def chosen(lines: Sequence[Line], name: str, nll_weight: float) -> tuple[Any, ...]:
+    """The best settings of the sweep; without one, the middle rate and those of the source."""
+    swept: dict[str, list[Line]] = {}
+    for line in lines:
+        if (line["seed"], line["loss"], line["nll_weight"]) == (SWEEP_SEED, name, nll_weight):
+            arm = line["learning_rate"], line["settings"]
+            swept.setdefault(repr(arm), []).append(line)
+    if not swept:
+        return RATES[1], nll_weight, dict(LOSSES[name].settings)
+    best = max(swept.values(), key=lambda of: float(np.mean([goal(line) for line in of])))[0]
+    return best["learning_rate"], nll_weight, best["settings"]
+
+
+def report(lines: Sequence[Line], worlds: Sequence[str]) -> list[str]:
+    """A table for each world: means over seeds, and the difference from SimPO, seed by seed."""
+    found: list[str] = []
+    for world in worlds:
+        here = [line for line in lines if line["world"] == world and line["seed"] != SWEEP_SEED]
+        base = {line["seed"]: line for line in here if _arm(line) == ("simpo", 10.0)}
+        rows = [
+            [*_cells([line for line in here if _arm(line) == arm], base)]
+            for arm in dict.fromkeys(map(_arm, here))
+        ]
+        heads = ["loss, NLL weight, rate", "seeds", "success", "within two", "less SimPO's"]
+        heads += ["no chain", "skill", "chosen", "rejected", "CPU s"]
+        found += ["", f"### {world}", "", *markdown(heads, rows)]
+    return found
+
+
+def _arm(line: Line) -> tuple[str, float]:
+    return line["loss"], line["nll_weight"]
+
+
+def _cells(lines: Sequence[Line], base: Mapping[int, Line]) -> Iterator[object]:
+    first = lines[0]
+    yield f"{first['loss']}, {first['nll_weight']:g}, {first['learning_rate']:g}"
+    yield len(lines)
+    for key in ("success_rate", "success_within_2_chains"):
+        yield shown([line[key] for line in lines])
+    paired = [goal(line) - goal(base[line["seed"]]) for line in lines if line["seed"] in base]
+    mean, half = student(paired) if paired else (np.nan, np.nan)
+    yield f"{mean / 2:+.3f} ± {half / 2:.3f}"
+    for key in ("sampled_invalid_rate", "retrieval_skill", "gains/chosen", "gains/rejected"):
+        yield f"{np.mean([line[key] for line in lines]):.3f}"
+    yield f"{np.median([line['cpu_seconds'] for line in lines]):.0f}"
+
+
+def _nll_weights(name: str) -> tuple[float, ...]:
+    return NLL_WEIGHTS[:1] if name in CLONING else NLL_WEIGHTS
+
+
+def _short(settings: Line) -> str:
+    return "_".join(f"{value:.3g}" for value in settings.values()) or "plain"
+
+
+def _told(line: Line) -> str:
+    arm = f"{line['world']} {line['seed']} {line['loss']} {line['learning_rate']:g}"
+    arm += f" nll {line['nll_weight']:g} {_short(line['settings'])}:"
+    return arm + "".join(f" {key} {line[key]:.3f}" for key in FIGURES if line[key] is not None)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    main()
