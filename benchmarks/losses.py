@@ -54,7 +54,6 @@ from lactchain_extras.preference_losses import LOSSES, PreferenceLossTrainer, Sc
 TABLE_WORLDS = ("gridworld_4x4", "frozen_lake_8x8", "taxi", "slippery_lake", "words")
 SWEEP_WORLDS, SWEEP_SEED = ("gridworld_4x4",), 100
 RATES = (1e-3, 2e-3, 4e-3)
-FACTORS = (0.3, 3.0)
 NUM_EPOCHS = 2
 """A quarter of the preset's: with all of them nearly every loss ends at a success of 1."""
 NLL_WEIGHTS = (0.0, 10.0)
@@ -199,6 +198,13 @@ def main() -> None:
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/losses"))
     parser.add_argument("--sweep", action="store_true", help="choose settings by seed 100")
+    parser.add_argument(
+        "--factors",
+        type=float,
+        nargs="*",
+        default=[0.3, 3.0],
+        help="by which a sweep multiplies the settings of a loss",
+    )
     parser.add_argument("--report", action="store_true", help="the tables of what is there")
     given = parser.parse_args()
     results = Results(given.folder / "results.jsonl")
@@ -212,7 +218,7 @@ def main() -> None:
                 for world in given.worlds or SWEEP_WORLDS
             ]
             for name in given.losses:
-                sweep(results, courses, name)
+                sweep(results, courses, name, given.factors)
             return
         for world in given.worlds or TABLE_WORLDS:
             for seed in given.seeds:
@@ -222,7 +228,7 @@ def main() -> None:
                         results.of(course, name, *chosen(results.lines, name, nll_weight))
 
 
-def sweep(results: Results, courses: Sequence[Course], name: str) -> None:
+def sweep(results: Results, courses: Sequence[Course], name: str, factors: Sequence[float]) -> None:
     """Tries learning rates, then the loss's own settings one by one, at each NLL weight."""
     for nll_weight in _nll_weights(name):
         best = RATES[1], nll_weight, dict(LOSSES[name].settings)
@@ -230,7 +236,7 @@ def sweep(results: Results, courses: Sequence[Course], name: str) -> None:
         best = _best(results, courses, name, tried)
         for key, value in LOSSES[name].settings.items():
             tried = [best] + [
-                (best[0], nll_weight, best[2] | {key: value * factor}) for factor in FACTORS
+                (best[0], nll_weight, best[2] | {key: value * factor}) for factor in factors
             ]
             best = _best(results, courses, name, tried)
 
