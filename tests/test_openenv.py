@@ -5,11 +5,16 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from dataclasses import replace
 
+import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 from openenv_servers import ask, reset, running, said, session, step
 from starlette.applications import Starlette
@@ -26,8 +31,9 @@ from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import FunctionPolicy
+from lactchain.worlds.gridworld import GridWorld
 from lactchain_extras.ecosystems import openenv_client
-from lactchain_extras.ecosystems.openenv_server import Served
+from lactchain_extras.ecosystems.openenv_server import SLOW_SECONDS, Served
 from lactchain_extras.ecosystems.sessions import Session
 from lactchain_extras.ecosystems.tasks import begin, manifest
 
@@ -218,6 +224,61 @@ def test_a_full_server_says_so_and_a_world_is_asked_anew_by_each_that_is_made_of
         assert later.max_chains == 9 and len(later.start_states()) == 13
 
 
+class Meeting(GridWorld):
+    """A grid that waits at an episode's step of that number until three are there; 0: at none."""
+
+    met = threading.Barrier(3, timeout=20)
+
+    def __init__(self, at: int) -> None:
+        super().__init__(size=2)
+        self.at = at
+
+    def reset(self, **options):
+        self.left = self.at
+        return super().reset(**options)
+
+    def step(self, action):
+        self.left -= 1
+        if self.left == 0:
+            self.met.wait()
+        elif self.left > 0:
+            time.sleep(2 * SLOW_SECONDS)
+        return super().step(action)
+
+    def text_view(self):
+        return replace(super().text_view(), waits=self.at > 0)
+
+
+gym.register("test/Meeting-v0", entry_point=Meeting)
+TURN = '["turn left"]'
+
+
+def meeting(at):
+    return EnvironmentConfig("test/Meeting-v0", {"at": at}, max_chain_length=1, max_chains=2)
+
+
+def test_worlds_that_wait_are_stepped_side_by_side_and_end_as_others_do():
+    policy = FunctionPolicy(lambda text: TURN)
+    waiting, other = (Rollouts(meeting(at), 3) for at in (1, 0))
+    states = other.env.start_states()[:3]
+    episodes = [*map(Episode, range(3), states)]
+    assert waiting.play(policy, episodes) == other.play(policy, episodes)
+    decisions = states, policy.act([""] * 3, [0] * 3), [0, 1, 2]
+    assert waiting.outcomes(*decisions) == other.outcomes(*decisions)
+
+
+def test_a_session_that_takes_long_does_not_hold_up_the_others():
+    """The first step says that the world is slow; so the second one is waited for in a thread."""
+    with running(Served(meeting(2)).app()) as url, ExitStack() as sessions:
+        players = [sessions.enter_context(session(url)) for _ in range(3)]
+        for player in players:
+            said(player, reset(seed=0))
+            said(player, step(TURN))
+        for player in players:
+            player.send(json.dumps(step(TURN)))
+        assert {json.loads(player.recv())["type"] for player in players} == {"observation"}
+
+
 def test_floors_and_optimum_are_what_random_and_optimal_chains_earn():
     env = make_language_env(GRID)
     told = manifest(GRID, env)
@@ -250,18 +311,28 @@ def test_bounds_are_those_of_going_through_all_chains_one_by_one(config):
 
 
 def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
-    words = ("serve", "--config", "gridworld_tiny", "--port")
+    """Two processes share the sessions; with the first one both end."""
+    words = ("serve", "--config", "gridworld_tiny", "--num_processes", "2", "--max_sessions", "9")
     command, pipes = [sys.executable, "-m", "lactchain", *words], {"stdout": -1, "stderr": -1}
-    with subprocess.Popen([*command, "0"], **pipes, text=True) as process:
+    with subprocess.Popen([*command, "--port", "0"], **pipes, text=True) as process:
         line = process.stdout.readline()
-        told = r"lactchain/GridWorld-v0 at (\S+) : 960 tasks, 64 sessions at most"
+        told = r"lactchain/GridWorld-v0 at (\S+) : 960 tasks, 9 sessions at most"
         (url,) = re.findall(told, line)
-        (reply,) = ask(url, reset(seed=0))
+        with ExitStack() as sessions:
+            players = [sessions.enter_context(session(url)) for _ in range(9)]
+            replies = [said(player, reset(seed=0)) for player in players]
+            with session(url) as player:
+                full = json.loads(player.recv())
         port = url.rpartition(":")[2]
-        taken = subprocess.run([*command, port], capture_output=True, text=True)
+        one = [*command[:-4], "--port", port]
+        taken = subprocess.run(one, capture_output=True, text=True)
+        others = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
-    assert reply["data"]["observation"]["text"]
+    assert len({json.dumps(reply) for reply in replies}) == 1
+    assert replies[0]["data"]["observation"]["text"]
+    assert full["data"]["code"] == "CAPACITY_REACHED" and len(others) == 1
+    assert not psutil.wait_procs(others, timeout=5)[1]
     assert (process.returncode, out, err) == (0, "", "")
     assert taken.returncode == 2 and "take another, or 0 for a free one" in taken.stderr
 

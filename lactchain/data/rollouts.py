@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -37,6 +38,9 @@ from lactchain.types import Action, Policy, StreamingPolicy, Trajectory
 LISTEN_SECONDS = 1.0
 """How long a rollout waits for answers before it looks whether it is to stop."""
 
+AT_ONCE = 16
+"""Decisions that are played at once where a world waits; each takes a session of its server."""
+
 
 class Rollouts:
     """Environments of one configuration, or Gymnasium id, and `num_envs` episodes side by side.
@@ -54,7 +58,7 @@ class Rollouts:
         self.num_envs = num_envs
         self.env = make_language_env(self.config)
         self.tally: Counter[str] = Counter()
-        self._envs = [self.env]
+        self._others: list[LanguageEnv] = []
 
     @cached_property
     def deterministic(self) -> bool | None:
@@ -108,14 +112,17 @@ class Rollouts:
         queue = iter(enumerate(episodes))
         played: dict[int, Trajectory] = {}
         count = min(self.num_envs, len(episodes))
-        self._envs += [make_language_env(self.config) for _ in range(len(self._envs), count)]
-        places = [_Place(env) for env in self._envs[:count]]
-        with under_way("episodes", len(episodes)) as step, _answers_of(policy) as answers:
+        places = [_Place(env) for env in self._first_envs(count)]
+        with (
+            under_way("episodes", len(episodes)) as step,
+            _answers_of(policy) as answers,
+            _side_by_side(count if self.env.view.waits else 1) as each,
+        ):
             while True:
                 idle = [place for place in places if place.index is None]
-                for place, (index, episode) in zip(idle, queue, strict=False):
-                    with self.measure("environment"):
-                        place.begin(index, episode)
+                with self.measure("environment"):
+                    begun = zip(idle, queue, strict=False)
+                    each(lambda begin: begin[0].begin(*begin[1]), begun)
                 busy = [place for place in places if place.index is not None]
                 if not busy:
                     return [played[index] for index in range(len(episodes))]
@@ -123,11 +130,9 @@ class Rollouts:
                 with self.measure("generate"):
                     answered = answers.to(busy)
                 with self.measure("environment"):
-                    for place, action in answered:
-                        index = place.index
-                        done = place.step(action, self.config.id, policy.name)
-                        if done is not None:
-                            played[index] = done
+                    ids = [place.index for place, _ in answered]
+                    ended = each(lambda a: a[0].step(a[1], self.config.id, policy.name), answered)
+                played |= {i: done for i, done in zip(ids, ended, strict=True) if done is not None}
                 self.tally["num_chains"] += len(answered)
                 step.at(len(played))
 
@@ -159,14 +164,26 @@ class Rollouts:
 
         The state behind the text of a question is drawn by the seed.
         """
-        place = _Place(self.env)
-        for state, action, seed in decisions:
-            drawn = state.drawn(seed) if isinstance(state, RecordedText) else Episode(seed, state)
-            with self.measure("environment"):
-                place.begin(0, drawn)
-                outcome = place.step(action, self.config.id, "", cut=True)
-            self.tally["num_plays"] += 1
-            yield outcome
+        decisions, count = iter(decisions), AT_ONCE if self.env.view.waits else 1
+        with _side_by_side(count) as each:
+            while some := list(islice(decisions, count)):
+                places = map(_Place, self._first_envs(len(some)))
+                with self.measure("environment"):
+                    outcomes = each(self._decide, zip(places, some, strict=True))
+                self.tally["num_plays"] += len(some)
+                yield from outcomes
+
+    def _decide(self, given: tuple[_Place, tuple[State | RecordedText, Action, int]]) -> Trajectory:
+        place, (state, action, seed) = given
+        drawn = state.drawn(seed) if isinstance(state, RecordedText) else Episode(seed, state)
+        place.begin(0, drawn)
+        return place.step(action, self.config.id, "", cut=True)
+
+    def _first_envs(self, count: int) -> list[LanguageEnv]:
+        """So many of the environments, which are made when they are needed first."""
+        missing = range(len(self._others), count - 1)
+        self._others += [make_language_env(self.config) for _ in missing]
+        return [self.env, *self._others[: count - 1]]
 
     def observe(self, states: Sequence[State]) -> list[str]:
         """The observation of each state at the beginning of an episode."""
@@ -276,6 +293,16 @@ class _RowByRow:
                 del self._asked[place]
                 yield place, future
                 place, future = self._answers.get_nowait()
+
+
+@contextmanager
+def _side_by_side(count: int) -> Iterator[Callable[[Callable, Iterable], list]]:
+    """What applies a function to each of some things, in so many threads, in order."""
+    if count == 1:
+        yield lambda function, things: [function(thing) for thing in things]
+        return
+    with ThreadPoolExecutor(count) as threads:
+        yield lambda function, things: list(threads.map(function, things))
 
 
 @contextmanager

@@ -7,6 +7,8 @@ way is known to whoever watches.
 import time
 import traceback
 from collections.abc import Callable
+from operator import itemgetter
+from threading import get_ident
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +18,8 @@ from lactchain.errors import EnvironmentFault, LactChainError
 Seed = int | str | None
 Check = Callable[[Any, gym.Env], None]
 MOST_SHOWN = 300
-_under_way: tuple[float, gym.Env, Seed, Any] | None = None
+_under_way: dict[int, tuple[float, gym.Env, Seed, Any]] = {}
+"""What each thread waits for."""
 
 
 def step(env: gym.Env, action: Any, seed: Seed, check: Check) -> Any:
@@ -48,10 +51,10 @@ def checked(result: Any, env: gym.Env, seed: Seed, action: Any, check: Check) ->
 
 def overdue(seconds: float) -> str | None:
     """The call that has taken longer than this, in words; None where there is none."""
-    found = _under_way
-    if found is None or time.monotonic() - found[0] < seconds:
+    calls = sorted(_under_way.copy().values(), key=itemgetter(0))
+    if not calls or time.monotonic() - calls[0][0] < seconds:
         return None
-    _, env, seed, action = found
+    _, env, seed, action = calls[0]
     return f"{env}: a step has not returned within {seconds:.0f} s ({_told(seed, action)})"
 
 
@@ -59,8 +62,7 @@ def called(
     call: Callable[..., Any], env: gym.Env, seed: Seed, action: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
     """What a call of an environment returns; of LactChain's errors, they themselves are raised."""
-    global _under_way
-    _under_way = time.monotonic(), env, seed, action
+    _under_way[get_ident()] = time.monotonic(), env, seed, action
     try:
         return call(*args, **kwargs)
     except (LactChainError, KeyboardInterrupt):
@@ -77,7 +79,7 @@ def called(
         told = _told(seed, action)
         raise EnvironmentFault(f"{env} raised {said}, at {where} ({told})") from error
     finally:
-        _under_way = None
+        _under_way.pop(get_ident(), None)
 
 
 def _told(seed: Seed, action: Any) -> str:

@@ -101,6 +101,8 @@ class TextView:
             each one whole, and its info says what came of it, as `LanguageEnv`'s does.
         invalid_wipes_history: whether such a text, and all before it, leave the history.
         ending: what is said instead of all else when the episode has ended, if anything.
+        waits: whether a step waits for somebody else, as that of a server: environments then step
+            side by side, each in a thread.
         max_chains: completions after which an episode is truncated, where no other number is given.
         brief: the shortest template that tells the states apart, for models that pay for every
             token; None: there is no shorter one.
@@ -132,6 +134,7 @@ class TextView:
     reads: ChainGrammar | None = None
     invalid_wipes_history: bool = False
     ending: Callable[[gym.Env], str | None] | None = None
+    waits: bool = False
     max_chains: int = 16
     brief: str | None = None
     relative: str | None = None

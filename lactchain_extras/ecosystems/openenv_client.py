@@ -116,7 +116,7 @@ class OpenEnvWorld(gym.Env[str, str]):
     def text_view(self) -> TextView:
         """What the server says of its world; of another server's, that it speaks text."""
         if self.manifest is None:
-            return spoken_view()
+            return replace(spoken_view(), waits=True)
         try:
             return self._told_view()
         except (KeyError, TypeError, ValueError) as error:
@@ -139,6 +139,7 @@ class OpenEnvWorld(gym.Env[str, str]):
             get_state=attrgetter("unwrapped.state"),
             set_state=reset_into,
             reads=ChainGrammar(**grammar),
+            waits=True,
             max_chains=self.manifest["max_chains"],
             **listed,
         )

@@ -9,9 +9,14 @@ a new environment, so that no episode could be played by them.
 import asyncio
 import ipaddress
 import json
+import os
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context, parent_process
 from socket import create_server, socket
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +40,9 @@ REQUEST_SECONDS = 10.0
 """In which a request has to come, from its first byte to its last."""
 MOST_BYTES = 2**20
 """Of the body of a request."""
+SLOW_SECONDS = 0.002
+"""A session that took longer for a reply has its next one made in a thread."""
+FORK = get_context("fork")
 TEXT = {"type": "string"}
 SCHEMA = {
     "action": {
@@ -80,7 +88,8 @@ class Served:
             for split, tasks in self._splits.items()
         }
         self._idle = [env]
-        self._num_sessions = 0
+        self._num_sessions = FORK.Value("i", 0)  # of all processes that serve this world
+        self._threads = ThreadPoolExecutor(max_sessions)
 
     def app(self) -> Starlette:
         """The application, for any ASGI server."""
@@ -113,19 +122,24 @@ class Served:
             await websocket.close()
             return
         await websocket.accept()
-        if self._num_sessions >= self.max_sessions:
+        if not self._has_room():
             full = f"all {self.max_sessions} sessions are taken"
             data = {"message": full, "code": "CAPACITY_REACHED", "max_sessions": self.max_sessions}
             await websocket.send_text(json.dumps({"type": "error", "data": data}))
             await websocket.close()
             return
         env = self._idle.pop() if self._idle else make_language_env(self.config)
-        self._num_sessions += 1
-        session = Session(env, self._splits)
+        session, took = Session(env, self._splits), 0.0
         try:
             while (message := await websocket.receive())["type"] == "websocket.receive":
                 said = message.get("text") or (message.get("bytes") or b"").decode(errors="replace")
-                reply = session.answer(said)
+                began = time.perf_counter()
+                if took < SLOW_SECONDS:
+                    reply = session.answer(said)
+                else:  # others are not to wait for it
+                    loop = asyncio.get_running_loop()
+                    reply = await loop.run_in_executor(self._threads, session.answer, said)
+                took = time.perf_counter() - began
                 if reply is None:
                     await websocket.close()
                     break
@@ -133,8 +147,16 @@ class Served:
         except WebSocketDisconnect:
             pass
         finally:
-            self._num_sessions -= 1
+            with self._num_sessions:
+                self._num_sessions.value -= 1
             self._idle.append(env)
+
+    def _has_room(self) -> bool:
+        """Takes the place of one more session, if there is one."""
+        with self._num_sessions:
+            has_room = self._num_sessions.value < self.max_sessions
+            self._num_sessions.value += has_room
+        return has_room
 
     def _answering(self, answer: Callable) -> Callable:
         async def endpoint(request: Request) -> JSONResponse:
@@ -190,24 +212,42 @@ def serve(
     max_sessions: int,
     say: Callable,
     panel: str | None = None,
+    num_processes: int = 1,
 ) -> None:
     """Serves until Ctrl-C, or SIGTERM.
 
     Args:
         port: 0 takes one that is free.
         say: is told one line, once the world can be reached.
+        num_processes: among which the kernel shares out the sessions.
 
     Raises:
         ConfigError: there is no such world, or the port is taken.
     """
     served = Served(config, max_sessions, panel)
-    listening = _listen(host, port)
-    url = f"http://{host}:{listening.getsockname()[1]}"
+    listening = [_listen(host, port, num_processes > 1)]
+    port = listening[0].getsockname()[1]
+    listening += [_listen(host, port, True) for _ in range(num_processes - 1)]
+    for own in listening[1:]:
+        FORK.Process(target=_serve_beside, args=(served, own), daemon=True).start()
     count = sum(map(len, served.tasks.values())) or "seeds for"
     server = server_of(served.app())
+    url = f"http://{host}:{port}"
     say(f"{config.id} at {url} : {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it")
     with suppress(KeyboardInterrupt):
-        server.run(sockets=[listening])
+        server.run(sockets=listening[:1])
+
+
+def _serve_beside(served: Served, listening: socket) -> None:
+    """Serves in a process of its own, for as long as the first one lives."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(KeyboardInterrupt):
+        server_of(served.app()).run(sockets=[listening])
+
+
+def _end_with_parent() -> None:
+    parent_process().join()
+    os._exit(0)
 
 
 def server_of(app: Starlette) -> uvicorn.Server:
@@ -255,9 +295,9 @@ def _index(data: Mapping[str, Any]) -> int:
     return data["index"]
 
 
-def _listen(host: str, port: int) -> socket:
+def _listen(host: str, port: int, is_shared: bool = False) -> socket:
     try:
-        return create_server((host, port), backlog=1024)
+        return create_server((host, port), backlog=1024, reuse_port=is_shared)
     except (OSError, OverflowError, TypeError, ValueError) as error:
         raise ConfigError(
             f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
