@@ -197,7 +197,7 @@ class GridRun:
                 "probability": 0.75 * 0.5 ** len(chain),
                 "count": 3 - k,
                 "reward": 0.5 - k,
-                "score": 0.25 * k,
+                "score": 0.25 * k - self.seed / 8,
                 "invalid": False,
                 "chosen": k == 2,
                 "rejected": k == 0,

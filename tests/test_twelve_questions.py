@@ -89,6 +89,28 @@ def what_both_answered(visitor, run, other):
     state = visitor.texts(f"{ROWS} >> nth=4")[0].split("\t")[0]
     for folder, text in zip((run, other), visitor.texts(SIDES), strict=True):
         assert played(folder)[state].actions[0].text in text
+    heads, *said = (row.split("\t") for row in visitor.texts("#said tr"))
+    assert heads == ["completion", *(f"{r.directory.name}, round 2" for r in (run, other))]
+    assert {row[0]: row[1:] for row in said} == {
+        text: [*one, *two]
+        for (text, one), two in zip(
+            could_say(run, state).items(), could_say(other, state).values(), strict=True
+        )
+    }
+
+
+def could_say(run, state):
+    """Probability and score of each candidate, as they are shown."""
+    number = run.answers(2)[state]["state_id"]
+    marks = {(False, False): "", (True, False): " +", (False, True): " −"}
+    return {
+        row["completion"]: [
+            f"{row['probability']:.3g}" if row["count"] else "drawn",
+            shown(row["score"]) + marks[row["chosen"], row["rejected"]],
+        ]
+        for row in run.candidates(2)
+        if row["state_id"] == number
+    }
 
 
 def what_it_was_worth(visitor, run, other):

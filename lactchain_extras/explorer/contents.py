@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lactchain.data.evaluations import StateValues
 from lactchain.data.inspections import Inspection
@@ -28,7 +29,9 @@ from lactchain_extras.explorer.summary import chosen_round
 from lactchain_extras.explorer.tables import Columns, Row, as_columns
 
 MAX_BYTES_BESIDE = 6_000_000
-"""What these episodes may weigh, as text."""
+"""What episodes of other runs may weigh, as text."""
+MAX_CANDIDATES_BESIDE = 50_000
+"""How many candidates of other runs a page may hold."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,12 @@ def contents(
     played, num_episodes = chosen_episodes(
         [(name, parts[name], worth[round_of(name)]) for name in told], shown
     )
-    others, left_out = episodes_beside(runs, [_worth(run, chosen_round(run)) for run in runs])
-    answers, candidates = recorded_rows(view, states, ways)
+    of_each = [_worth(run, chosen_round(run)) for run in runs]
+    others, some_episodes = episodes_beside(runs, of_each)
+    recorded = [recorded_rows(view, states, ways, number) for number in view.inspections]
+    answers = [row for rows, _ in recorded for row in rows]
+    candidates = [row | {"run": 0} for _, rows in recorded for row in rows]
+    said, some_candidates = candidates_beside(runs, states, ways)
     rows = {
         "episodes": (episode_row(episode, states) for episode in (*played, *others)),
         "steps": (
@@ -73,7 +80,7 @@ def contents(
             for row in step_rows(episode, states, vocabularies[episode.run])
         ),
         "answers": answers or played_rows(view, states, vocabularies[0], worth),
-        "candidates": candidates,
+        "candidates": [*candidates, *said],
         "pairs": _pairs(parts, states, ways),
         "dropped": _dropped(parts),
         "results": _results(runs, states),
@@ -85,6 +92,7 @@ def contents(
         "states": states.rows,  # last: the others have told which there are
     }
     tables = {name: as_columns(name, those) for name, those in rows.items()}
+    left_out = " ".join(filter(None, (some_episodes, some_candidates)))
     return Contents(tables, [episode.trajectory for episode in played], num_episodes, left_out)
 
 
@@ -193,27 +201,54 @@ def episodes_beside(runs: Sequence[RunView], worth: Sequence[Worth]) -> tuple[li
     Args:
         worth: by what the completions of each run are valued, in the order of the runs.
     """
-    played = [
-        episode
-        for number, (run, values) in enumerate(zip(runs, worth, strict=True))
-        for episode in (_evaluated(run, values, number) if number else ())
-    ]
-    differing = _differing(runs)
     by_state: dict[str, list[Played]] = {}
-    for episode in played:
-        by_state.setdefault(key(episode.trajectory.infos[0]["state"]), []).append(episode)
-    told, kept, left = set(), [], MAX_BYTES_BESIDE
+    for number, (run, values) in enumerate(zip(runs, worth, strict=True)):
+        for episode in _evaluated(run, values, number) if number else ():
+            by_state.setdefault(key(episode.trajectory.infos[0]["state"]), []).append(episode)
+    told: set[str] = set()
+
+    def weighed(episode: Played) -> int:
+        return weight(episode.trajectory, told)
+
+    return _differing_first(runs, by_state, weighed, MAX_BYTES_BESIDE, "Episodes")
+
+
+def candidates_beside(
+    runs: Sequence[RunView], states: States, ways: Ways
+) -> tuple[list[Row], str]:
+    """What all runs but the first might say in the rounds that are their results; as above."""
+    by_state: dict[str, list[Row]] = {}
+    for number, run in enumerate(runs):
+        chosen = chosen_round(run)
+        if number == 0 or chosen not in run.inspections:
+            continue
+        for row in recorded_rows(run, states, ways, chosen)[1]:
+            # Its tokens would weigh more than all else.
+            beside = row | {"run": number, "tokens": None, "probabilities": None}
+            by_state.setdefault(states.rows[row["state"]]["state"], []).append(beside)
+    return _differing_first(runs, by_state, lambda _: 1, MAX_CANDIDATES_BESIDE, "Candidates")
+
+
+def _differing_first(
+    runs: Sequence[RunView],
+    by_state: Mapping[str, list[Any]],
+    weigh: Callable[[Any], int],
+    most: int,
+    what: str,
+) -> tuple[list[Any], str]:
+    """All from as many start states as weigh no more than that; what of them is left out."""
+    differing, kept, num_states = _differing(runs), [], 0
     for state in sorted(by_state, key=lambda state: -differing[state]):
-        left -= sum(weight(episode.trajectory, told) for episode in by_state[state])
-        if left < 0:
+        most -= sum(map(weigh, by_state[state]))
+        if most < 0:
             break
         kept += by_state[state]
-    if len(kept) == len(played):
+        num_states += 1
+    if num_states == len(by_state):
         return kept, ""
-    some, whole = len({key(e.trajectory.infos[0]["state"]) for e in kept}), len(by_state)
     return kept, (
-        f"Episodes of other runs are here from {some:,} of {whole:,} start states, those that end "
-        "differently first; the table counts all."
+        f"{what} of other runs are here from {num_states:,} of {len(by_state):,} start states, "
+        "those that end differently first; the table counts all."
     )
 
 

@@ -235,18 +235,19 @@ class Ways:
         return model if model.deterministic else None
 
 
-def recorded_rows(view: RunView, states: States, ways: Ways) -> tuple[list[Row], list[Row]]:
-    """Answers and candidates that a pipeline has recorded."""
-    answers, candidates = [], []
-    for number, inspection in view.inspections.items():
-        numbers: dict[int, int] = {}
-        for row in inspection.answers.to_pylist():
-            state = json.loads(row["state"])
-            numbers[row["state_id"]] = states.number(state)
-            earned = {"way": ways.way(state, row["completion"]), "reward": _reward(row, view)}
-            answers.append(_recorded(row, number, numbers) | earned)
-        candidates += [_recorded(row, number, numbers) for row in inspection.candidates.to_pylist()]
-    return answers, candidates
+def recorded_rows(
+    view: RunView, states: States, ways: Ways, number: int
+) -> tuple[list[Row], list[Row]]:
+    """Answers and candidates that a pipeline has recorded in a round."""
+    inspection = view.inspections[number]
+    answers, numbers = [], {}
+    for row in inspection.answers.to_pylist():
+        state = json.loads(row["state"])
+        numbers[row["state_id"]] = states.number(state)
+        earned = {"way": ways.way(state, row["completion"]), "reward": _reward(row, view)}
+        answers.append(_recorded(row, number, numbers) | earned)
+    candidates = inspection.candidates.to_pylist()
+    return answers, [_recorded(row, number, numbers) for row in candidates]
 
 
 def _recorded(row: Row, number: int, numbers: Mapping[int, int]) -> Row:

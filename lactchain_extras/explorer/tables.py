@@ -20,7 +20,7 @@ COLUMNS = {
     "invalid value advantage",
     "answers": "round state text completion tokens probabilities probability reward invalid way "
     "success num_actions return value q advantage optimal policy_value shortest",
-    "candidates": "round state completion tokens probabilities probability count reward score "
+    "candidates": "run round state completion tokens probabilities probability count reward score "
     "invalid chosen rejected",
     "pairs": "stage round state prompt chosen rejected chosen_value rejected_value chosen_return "
     "rejected_return chosen_logprob rejected_logprob chosen_after rejected_after "

@@ -130,7 +130,21 @@ function Together({ state, pair }) {
     <div class="two">${pair.map((side, n) => html`<section class="side" aria-label=${n ? "to" : "from"}><h4>${sideName(side)}</h4><${Side} episode=${episodes[n]} step=${step} /></section>`)}</div>
     <div class="controls"><button aria-label="completion before" onClick=${() => jump(step - 1)}>‹</button><button aria-label="next completion" onClick=${() => jump(step + 1)}>›</button>
       <input type="range" aria-label="completion" min="0" max=${most - 1} value=${step} onInput=${(event) => jump(Number(event.target.value))} /><span class="muted">${step + 1} / ${most}</span></div>
+    <${SaidFrom} state=${state} pair=${pair} />
   </div>`;
+}
+
+/** What each side might say from a start state, a completion a row; what either says most comes first. */
+function SaidFrom({ state, pair }) {
+  const sides = pair.map(({ run, round }) => new Map(candidatesFrom(state, round, run).map((c) => [c.completion, c])));
+  const most = (text) => Math.max(...sides.map((side) => side.get(text)?.probability ?? (side.has(text) ? 0 : -1)));
+  const [shown, more] = useMore([...new Set(sides.flatMap((side) => [...side.keys()]))].sort((a, b) => most(b) - most(a)), 12);
+  if (!shown.length) return null;
+  const cells = (c) => (c ? html`<td class="number">${c.times ? number(c.probability, 3) : html`<span title="it was not sampled freely: how likely it is, is not known">drawn</span>`}</td><td class="number">${number(c.score ?? c.reward)}${c.chosen ? html` <b class="good" title="chosen in a pair">+</b>` : c.rejected ? html` <b class="bad" title="rejected in a pair">−</b>` : ""}</td>` : html`<td class="number muted">–</td><td></td>`);
+  return html`<h3>What else each might say here <span class="muted">probability, and the score by its own critic, or the reward where there was none; + chosen, − rejected in a pair</span></h3>
+    ${sides.map((side, n) => !side.size && html`<p class="muted">This page holds no candidates of ${sideName(pair[n])} from here.</p>`)}
+    <div class="scroll"><table id="said"><thead><tr><th>completion</th>${pair.map((side) => html`<th class="number" colspan="2"><${Text} text=${sideName(side)} /></th>`)}</tr></thead>
+      <tbody>${shown.map((text) => html`<tr><td><code class=${`completion ${sides.some((side) => side.get(text)?.invalid) ? "invalid" : ""}`}><${Text} text=${text} most=${400} /></code></td>${sides.map((side) => cells(side.get(text)))}</tr>`)}</tbody></table></div>${more}`;
 }
 
 function Side({ episode, step }) {

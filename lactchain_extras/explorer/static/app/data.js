@@ -94,6 +94,11 @@ function rowsWith(table, name, value) {
   return grouped.get(key).get(value) || [];
 }
 
+/** Candidates of one run's rounds, those of this one where none is named. */
+function candidatesWith(name, value, run = 0) {
+  return rowsWith("candidates", name, value).filter((row) => tables.candidates.at("run", row) === run);
+}
+
 /** A column of the completions of this run; those of other runs come behind. */
 function ownSteps(name) {
   return tables.steps.column(name).slice(0, index.firstSteps[rowsWith("episodes", "run", 0).length]);

@@ -126,7 +126,7 @@ function EpisodesScreen({ wanted }) {
 
 /** Where the answers that were no chains are, if no episode has one. */
 function NonePlayed() {
-  const candidates = rowsWith("candidates", "invalid", 1), sampled = candidates.filter(isSampled).length, pairs = noChainPairs().length;
+  const candidates = candidatesWith("invalid", 1), sampled = candidates.filter(isSampled).length, pairs = noChainPairs().length;
   return html`<p id="none-played">No such answer was played in these episodes. Of what else was said, there are
     ${" "}<${Go} to="states" with=${{ noChains: true }}>${number(candidates.length)} candidates<//>, ${number(sampled)} sampled freely and ${number(candidates.length - sampled)} drawn for pairs, which stand again in <${Go} to="pairs" with=${{ noChain: true, state: null }}>${number(pairs)} pairs<//>.</p>`;
 }

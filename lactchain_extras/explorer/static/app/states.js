@@ -211,7 +211,7 @@ function completionsFrom(state, round) {
 /** Candidates that were no chains, each text once, those of most states and rounds first. */
 function noChains() {
   const found = new Map();
-  for (const row of rowsWith("candidates", "invalid", 1)) {
+  for (const row of candidatesWith("invalid", 1)) {
     const { completion, state, round, count } = tables.candidates.row(row);
     const same = found.get(completion) || { completion, times: 0, forPairs: 0, places: [] };
     same.times += count ?? 0;
@@ -240,16 +240,21 @@ function NoChains({ open }) {
 /** What a completion is valued by, in words. */
 const SCORE = "r + γᵏ V(next) by this round’s critic, or its own Q; where γ is per action, r is the reward with its actions discounted one after the other, and k how many they are";
 
-/** The K candidates of a round as a tree of what they begin with. */
-function Candidates({ state, round }) {
-  const rows = rowsWith("candidates", "state", state).filter((row) => tables.candidates.at("round", row) === round);
-  if (!rows.length) return null;
+/** What might be said from a start state in a round of a run, each completion once. */
+function candidatesFrom(state, round, run = 0) {
   const found = new Map();
-  for (const row of rows) {
+  for (const row of candidatesWith("state", state, run)) {
     const c = tables.candidates.row(row), same = found.get(c.completion), times = c.count ?? 0;
+    if (c.round !== round) continue;
     if (same) { same.times += times; same.chosen = same.chosen || c.chosen; same.rejected = same.rejected || c.rejected; } else found.set(c.completion, { ...c, times });
   }
-  const candidates = [...found.values()];
+  return [...found.values()];
+}
+
+/** The K candidates of a round as a tree of what they begin with. */
+function Candidates({ state, round }) {
+  const candidates = candidatesFrom(state, round);
+  if (!candidates.length) return null;
   const sampled = candidates.filter(({ times }) => times > 0), others = candidates.filter(({ times }) => !times);
   const covered = sampled.reduce((sum, c) => sum + (c.probability ?? 0), 0);
   const scores = range(candidates.map((c) => c.score ?? c.reward), 0);
