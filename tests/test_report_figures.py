@@ -22,6 +22,7 @@ from lactchain.data.evaluations import (
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import open_run
+from lactchain.storage.manifests import write_run_file
 from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.markup import escape
 from lactchain_extras.explorer.rollout_tables import Worth
@@ -93,7 +94,8 @@ def test_episodes_that_repeat_each_other_do_not_make_a_rate_surer(tmp_path):
 
 
 def test_minutes_are_those_of_the_runs_own_clock_and_unknown_of_one_record(tmp_path):
-    write_run(tmp_path / "one", {}, 1, {"wall_seconds": 1289.0})
+    write_run(tmp_path / "one", {}, 1)
+    write_run_file(tmp_path / "one", {"worked": {"wall_seconds": 1289.0}})
     assert open_run(tmp_path / "one").minutes == pytest.approx(1289 / 60)
     write_run(tmp_path / "two", {}, 1, {})
     assert open_run(tmp_path / "two").minutes is None

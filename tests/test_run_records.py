@@ -2,7 +2,9 @@
 
 import shutil
 import sys
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from run_setups import Config
@@ -10,6 +12,7 @@ from run_setups import Config
 from lactchain.config import settings
 from lactchain.config.parsing import load
 from lactchain.errors import DataError
+from lactchain.inspection.run_view import open_run
 from lactchain.runs.run import Run, read_metrics
 from lactchain.storage.manifests import describe
 
@@ -51,6 +54,32 @@ def test_a_damaged_byte_costs_no_record_behind_it(run_dir):
     path.write_bytes(content + b"\0\0\0")  # what a loss of power leaves does go
     Run.open(run_dir, Config()).close()
     assert path.read_bytes() == content
+
+
+def test_how_long_a_run_has_worked_is_the_sum_over_its_starts(run_dir, monkeypatch):
+    clock = [0.0]
+    told = SimpleNamespace(
+        perf_counter=lambda: clock[0], process_time=lambda: clock[0] / 2, time=time.time
+    )
+    monkeypatch.setattr("lactchain.runs.run.time", told)
+    killed = Run.open(run_dir, Config())
+    with Run.open(run_dir / "round_1", Config()) as part:
+        for seconds in (20, 5):  # the latter a kill takes along: it came just after
+            clock[0] += seconds
+            part.log({"loss": 1.0}, step=0)
+    killed._lock.close()
+    clock[0] += 1000
+    with Run.open(run_dir, Config()) as stopped:
+        clock[0] += 7
+        stopped.log({"loss": 1.0}, step=1)
+    again = Run.open(run_dir, Config())
+    clock[0] += 3
+    assert again.worked() == {"wall_seconds": 30.0, "time/cpu_seconds": 15.0}
+    again.finish({})
+    with Run.open(run_dir, Config()):
+        clock[0] += 100  # for nothing: it is finished
+    for folder, seconds in ((run_dir, 30), (run_dir / "round_1", 25)):
+        assert open_run(folder).minutes == pytest.approx(seconds / 60)
 
 
 def test_records_after_the_resumed_step_are_dropped(run_dir):

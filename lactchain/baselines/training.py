@@ -263,7 +263,7 @@ class Training:
             figures = self._figures(self._play(agent, FINAL_SEED))
             own = {key: getattr(agent.config, key) for key in sorted(differing)}
             summary |= {f"{name}/{key}": value for key, value in (figures | own).items()}
-        summary["time/cpu_seconds"] = time.process_time() - self._began[0]
+        summary["time/cpu_seconds"] = self.run.worked()["time/cpu_seconds"]
         for tracker in self._trackers:
             tracker.end_training()
         if not self._is_offline:

@@ -164,10 +164,10 @@ class RunView:
 
     @property
     def minutes(self) -> float | None:
-        """By its own clock, or else from the first record to the last; None of fewer than two."""
+        """Of all its starts, by its own clock; of what no run of ours wrote, by its records."""
         times = [record["time"] for record in self.metrics if "time" in record]
         between = times[-1] - times[0] if len(times) > 1 else None
-        seconds = (self.summary or {}).get("wall_seconds", between)
+        seconds = self.environment.get("worked", {}).get("wall_seconds", between)
         return None if seconds is None else seconds / 60
 
     @cached_property

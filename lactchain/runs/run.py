@@ -7,10 +7,12 @@ whatever its script puts there, and `summary.json`, written last: a folder with 
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from lactchain.config.parsing import to_dict
@@ -42,7 +44,12 @@ from lactchain.storage.manifests import (
     write_with_manifest,
 )
 
+SECONDS_BETWEEN_NOTES = 10.0
+"""How often a run writes down how long it has worked, of which a kill loses the rest."""
+
 log = logging.getLogger(__name__)
+
+_open: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
 
 class Run(AbstractContextManager["Run"]):
@@ -58,11 +65,21 @@ class Run(AbstractContextManager["Run"]):
         keeps_checkpoints: whether those in it stay when it is finished.
     """
 
-    def __init__(self, directory: Path, run_id: str, lock: IO[str] | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        run_id: str,
+        lock: IO[str] | None,
+        before: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.directory = directory
         self.id = run_id
         self.keeps_checkpoints = True
         self._lock = lock
+        self._before = before
+        self._began = time.perf_counter(), time.process_time()
+        self._noted = self._began[0]
+        _open.add(self)
 
     @classmethod
     def of(cls, config: Any) -> "Run":
@@ -106,7 +123,7 @@ class Run(AbstractContextManager["Run"]):
                 f"{directory.absolute()}: not all processes see what rank 0 writes there; expected "
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
-        run = cls(directory, found["run_id"], lock)
+        run = cls(directory, found["run_id"], lock, found.get("worked", {}))
         if run.finished and nothing_under_way():
             log.info("%s: finished, see summary.json in it", directory)
         return run
@@ -120,7 +137,32 @@ class Run(AbstractContextManager["Run"]):
     def close(self) -> None:
         """Lets another process work in the folder."""
         if self._lock is not None:
+            self._note_time()
             self._lock.close()
+
+    def worked(self) -> dict[str, float]:
+        """Seconds by the clock, and of CPU in all processes, since the run began: of all starts.
+
+        All processes ask for it together.
+        """
+        cpu = time.process_time() - self._began[1]
+        return self._in_all_starts(distributed.total(cpu))
+
+    def _in_all_starts(self, cpu_seconds: float) -> dict[str, float]:
+        now = {
+            "wall_seconds": time.perf_counter() - self._began[0],
+            "time/cpu_seconds": cpu_seconds,
+        }
+        return {name: self._before.get(name, 0.0) + seconds for name, seconds in now.items()}
+
+    def _note_time(self) -> None:
+        """Keeps it for the next start, as if other processes had worked as much as this one."""
+        self._noted = time.perf_counter()
+        if self._lock is None or self._lock.closed or self.finished or not is_run(self.directory):
+            return
+        cpu = time.process_time() - self._began[1]
+        with suppress(OSError, LactChainError):  # no work ends for it
+            self.note(worked=self._in_all_starts(cpu * distributed.world_size()))
 
     def path(self, name: str) -> Path:
         """Where a file or folder of this run is; the folder that holds it is made."""
@@ -155,6 +197,7 @@ class Run(AbstractContextManager["Run"]):
             with disk_errors(self.directory):
                 for path in told:
                     sync_file(path)
+            self._note_time()
             beside = {path.name: describe(path.read_bytes()) for path in told}
             write_with_manifest(self.directory / "summary.json", content, {"beside": beside})
             self._forget_checkpoints()
@@ -176,13 +219,22 @@ class Run(AbstractContextManager["Run"]):
         if distributed.is_main():
             record = {"step": step, "time": round(time.time(), 3), **metrics}
             append_json_lines(self.directory / "metrics.jsonl", [record])
+            for run in _open:  # this one, and those that it is a part of
+                if time.perf_counter() - run._noted > SECONDS_BETWEEN_NOTES:
+                    run._note_time()
 
-    def log_once(self, metrics: Mapping[str, Any], step: int) -> None:
-        """The same, unless that step has such a record: a part that is repeated is silent."""
+    def log_once(self, metrics: Mapping[str, Any], step: int) -> Mapping[str, Any]:
+        """The same, unless that step has such a record: a part that is repeated is silent.
+
+        Returns:
+            The record that there is.
+        """
         if distributed.is_main():
-            records = read_metrics(self.directory)
-            if not any(r["step"] == step and metrics.keys() <= r.keys() for r in records):
-                self.log(metrics, step)
+            for record in read_metrics(self.directory):
+                if record["step"] == step and metrics.keys() <= record.keys():
+                    return record
+            self.log(metrics, step)
+        return metrics
 
     @property
     def environment(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -153,8 +152,7 @@ class RoundResults:
         self.actor_summaries: list[dict[str, Any]] = []
         self.critic_summaries: list[dict[str, Any]] = []
         self._table = GrowingTable()
-        self._began = time.perf_counter(), time.process_time()
-        self._last = time.perf_counter()
+        self._ends = [0.0]
 
     def add(
         self,
@@ -179,7 +177,9 @@ class RoundResults:
         fired = alarms.fired(judged, before=number == 0)
         metrics = {f"eval/{name}": value for name, value in figures.items()}
         metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
-        self.run.log_once(metrics, step=number)
+        metrics |= {"time/wall_seconds": self.run.worked()["wall_seconds"]}
+        record = self.run.log_once(metrics, step=number)
+        self._ends.append(record["time/wall_seconds"])
         names = [name for name, is_on in fired.items() if is_on] + ["undone"] * undone
         self.evaluations.append(figures | {"alarms": names, "undone": undone})
         self.models.append((actor, critic))
@@ -229,14 +229,13 @@ class RoundResults:
 
     def _row(self, number: int) -> dict[str, Any]:
         """What people see of a round."""
-        figures, before = self.evaluations[number], self._last
-        self._last = time.perf_counter()
+        figures, (before, now) = self.evaluations[number], self._ends[-2:]
         shown = {title: practised(figures, name) for title, name in SHOWN.items()}
         if self.config.environment.held_back is not None:
             shown["held back"] = figures.get("held_back/success_rate")
         if "of_optimum" in figures:
             shown["of optimum"] = figures["of_optimum"]
-        took = f"{self._last - before:.0f} s"
+        took = f"{now - before:.0f} s"
         return {"round": number, **shown, "took": took, "alarms": " ".join(figures["alarms"])}
 
     def target_is_met(self) -> bool:
@@ -307,7 +306,6 @@ class RoundResults:
         first = self.critic_summaries[0]
         actor, critic = self.models[chosen]
         stages = self.actor_summaries + self.critic_summaries
-        wall_start, cpu_start = self._began
         return {
             "seed": self.config.run.seed,
             "success_rate_before": before.get("success_rate"),
@@ -324,9 +322,7 @@ class RoundResults:
             "num_cloned_chains": sum(stage.get("num_examples", 0) for stage in stages),
             # Actions that were played to learn from; evaluations do not count, for any agent.
             "num_env_steps": sum(stage.get("num_env_steps", 0) for stage in stages),
-            # Since the run began or went on; the latter of all processes and their threads.
-            "wall_seconds": time.perf_counter() - wall_start,
-            "time/cpu_seconds": distributed.total(time.process_time() - cpu_start),
+            **self.run.worked(),
             "num_rounds": len(self.evaluations) - 1,
             "target_met": self.target_is_met(),
             "round": chosen,
