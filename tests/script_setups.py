@@ -193,6 +193,8 @@ def weighted_runs(weights: Path, finished: Callable[[str], Path], folder: Path) 
     export.main(ExportConfig(RunConfig(str(folder / "export")), adapted))
     whole = PlayerConfig(str(folder / "pipeline/actor"))
     export.main(ExportConfig(RunConfig(str(folder / "export_all")), whole))
+    critic = str((folder / "pipeline/critic").resolve())
+    export.main(ExportConfig(RunConfig(str(folder / "export_critic")), critic=critic))
     return folder
 
 

@@ -33,6 +33,7 @@ CARDS = {
     "values": "mc/values",
     "a merged adapter": "export/model",
     "an exported actor": "export_all/model",
+    "an exported critic": "export_critic/model",
 }
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from lactchain.config.settings import CriticConfig
 from lactchain.data.evaluations import EpisodeResult, by_part, read_episodes
 from lactchain.data.intervals import share_interval
 from lactchain.data.rollouts import Rollouts
@@ -76,22 +77,26 @@ def write(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> None:
         return
     folder, settings = follow(run.path(kind)), run.environment["config"]  # without secrets
     model, adapter = config.critic if kind == "critic" else config.actor, folder / ADAPTER_FILES[0]
+    if form := summary.get("form"):  # of a critic, whose folder the configuration names
+        model = _critic_in(config.critic)
     base = Base.of(run.path("base/actor") if getattr(config, "tiny", None) else model.model)
     told = {"kind": kind, "base": base, "read_as": model.dtype, "folder": folder.as_posix()}
     told |= {"config": config, "settings": settings, "summary": summary, "run": run, "code": code}
     told |= {"rank": read_json(adapter)["r"] if adapter.is_file() else None}
     told |= {"commit": run.environment["git_commit"]}
     if kind == "model":
-        told |= _export(model, folder)
+        told |= _export(Path(config.critic if form else model.adapter or model.model), folder)
+        told |= {"form": form, "exported": model}
     else:
         told["env"] = make_language_env(config.environment)
         told["observation"] = told["env"].reset(seed=0)[0][:LONGEST_TEXT]
         told["figures"] = _figures(config, run, kind, summary)
         learnt = {k: v for k, v in settings.items() if k not in ("run", "tiny")}
         told["training"] = yaml.safe_dump(learnt, sort_keys=False, allow_unicode=True).strip()
+    library = "peft" if (folder / ADAPTER_RECORD).is_file() else "transformers"
     header = ModelCardData(
         base_model=base.hub_id,
-        library_name="peft" if (folder / ADAPTER_RECORD).is_file() else "transformers",
+        library_name="sentence-transformers" if form == "sentence_transformer" else library,
         model_name=folder.as_posix() if told["figures"] else None,
         eval_results=told["figures"] or None,
         tags=[TAG, "reinforcement-learning", "gymnasium"],
@@ -102,11 +107,19 @@ def write(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> None:
     atomic_write(folder / CARD, f"{card}\n")
 
 
-def _export(actor: Any, folder: Path) -> dict[str, Any]:
-    """What the card of an export takes over from that of its actor, if LactChain wrote that."""
+def _critic_in(folder: str) -> CriticConfig:
+    """What a critic was made from, and what its values mean."""
+    from lactchain.models.critic import MEANING, EmbeddingCritic
+
+    stored = EmbeddingCritic.read_meaning(Path(folder))
+    meaning = {name: stored[name] for name in MEANING}
+    return CriticConfig(stored["model"], dtype=stored["dtype"], **meaning)
+
+
+def _export(source: Path, folder: Path) -> dict[str, Any]:
+    """What the card of an export takes over from that of its source, if LactChain wrote that."""
     from lactchain.models.actor import POLICY_FILE
 
-    source = Path(actor.adapter or actor.model)
     card = card_in(source) if TAG in header_of(source).get("tags", ()) else None
     section = r"^## Training\n+(.*?)\n+(?=^## |\Z)"
     found = re.search(section, card.text, re.MULTILINE | re.DOTALL) if card else None

@@ -55,15 +55,16 @@ def export(config: ExportConfig, run: Run) -> dict[str, Any]:
     folder = run.path("model")
     if config.critic is not None:
         with disk_errors(folder):
-            return export_critic(config.critic, folder, config.critic_as)
-    with disk_errors(folder):
-        report = export_actor(config.actor, folder, config.dtype)
-    summary = {"num_parameters": report.num_parameters, "dtype": config.dtype}
-    if report.worst is not None:
-        summary |= {
-            "share_of_update_kept": report.share_kept,
-            "least_share_kept": report.kept[report.worst],
-            "least_kept_in": report.worst,
-        }
+            summary = export_critic(config.critic, folder, config.critic_as)
+    else:
+        with disk_errors(folder):
+            report = export_actor(config.actor, folder, config.dtype)
+        summary = {"num_parameters": report.num_parameters, "dtype": config.dtype}
+        if report.worst is not None:
+            summary |= {
+                "share_of_update_kept": report.share_kept,
+                "least_share_kept": report.kept[report.worst],
+                "least_kept_in": report.worst,
+            }
     plugins.call("card", config, run, "model", summary)
     return summary

@@ -48,8 +48,8 @@ def export_critic(directory: str | Path, folder: str | Path, form: CriticForm) -
             models. "sentence_transformer": an embedding of one number, by a last dense layer.
 
     Returns:
-        `form`, `num_parameters`, `value_offset` (0 where it is in a bias), and `instruction`: what
-        has to stand before a text.
+        `form`, `dtype`, `num_parameters`, `value_offset` (0 where it is in a bias), and
+        `instruction`: what has to stand before a text.
 
     Raises:
         ConfigError: no such classifier reads this critic's encoder or its pooling.
@@ -72,6 +72,7 @@ def export_critic(directory: str | Path, folder: str | Path, form: CriticForm) -
     in_bias = form != "sequence_classifier"
     facts = {
         "form": form,
+        "dtype": "float32",
         "num_parameters": sum(weight.numel() for weight in critic.trunk.parameters()),
         "value_offset": 0.0 if in_bias else critic.value_offset,
         "instruction": critic.settings.instruction,
