@@ -87,7 +87,7 @@ def test_a_run_can_tell_where_its_weights_come_from(offer, tmp_path):
     assert told["quantisation"] == "Q8_0, dequantised"
     weights = tmp_path / "made/model.safetensors"
     assert told["sha256"] == {"model.safetensors": sha256(weights)}
-    assert base_models.described(str(tmp_path / "index")) == {}
+    assert base_models.described(str(tmp_path / "index")) == {"name": str(tmp_path / "index")}
 
 
 def test_a_gguf_in_a_package_becomes_a_folder_that_says_where_it_came_from(offer, prepare, caplog):
@@ -106,7 +106,6 @@ def test_a_gguf_in_a_package_becomes_a_folder_that_says_where_it_came_from(offer
     told = base_models.described(str(folder))
     assert told["made_from"]["package"] == "carrier==1.0"
     assert told["sha256"] == {"model.safetensors": sha256(folder / "model.safetensors")}
-    assert base_models.described(str(folder.parent)) == {}
     base = Base.of(folder)
     assert (base.hub_id, base.licence, base.is_tiny) == (
         "some/model",

@@ -1,5 +1,6 @@
 """The pipeline: where it goes on, when it ends, and what it says of a run that has collapsed."""
 
+import json
 import math
 import os
 import shutil
@@ -58,6 +59,9 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     assert summary["num_rounds"] == 2 and not summary["target_met"]
     stages = [f.parent for f in run.rglob("summary.json")]
     assert len(stages) == 1 + 1 + 3 + 2 * 2  # itself, warm start, evaluations, critics, SimPOs
+    built = json.loads((run / "base/encoder/manifest.json").read_text())["files"]
+    sums = {"model.safetensors": built["model.safetensors"]["sha256"]}
+    assert summary["bases"]["critic"]["sha256"] == sums
     played = sum(played_actions(run / f"round_{number}") for number in (1, 2))
     assert summary["num_env_steps"] == played
     names = {"report.html", "episodes.json", "episodes_before.json", "values.json", "episode.gif"}

@@ -83,17 +83,16 @@ def prepare(
 def described(model: str) -> dict[str, Any]:
     """Where the weights in a folder come from, which sums they have, and what was lost on the way.
 
-    Nothing of models that nobody has packaged, converted or downloaded here.
+    Of models that nobody has built, packaged, converted or downloaded here: their name alone.
     """
     file = Path(model) / MANIFEST
     recorded = read_manifest(file) if file.is_file() else {}
-    source = recorded.get("made_from", {})
-    if source.keys().isdisjoint(("package", "gguf", "hub")):
-        return {}
+    if "made_from" not in recorded:
+        return {"name": model}
     files = recorded["files"].items()
     sums = {name: facts["sha256"] for name, facts in files if name.endswith(".safetensors")}
-    kept = {name: recorded[name] for name in ("quantisation",) if name in recorded}
-    return {"made_from": source, **kept, "sha256": sums}
+    kept = {name: recorded[name] for name in ("made_from", "quantisation") if name in recorded}
+    return kept | {"sha256": sums}
 
 
 def corpus(

@@ -294,6 +294,9 @@ class RoundResults:
         from lactchain.data.base_models import described
 
         models = {"actor": self.config.actor.model, "critic": self.config.critic.config.model}
+        if self.config.tiny is not None:
+            built = self.run.directory / "base"
+            models = {"actor": str(built / "actor"), "critic": str(built / "encoder")}
         return {name: described(model) for name, model in models.items()}
 
     def summary(self) -> dict[str, Any]:
