@@ -16,7 +16,7 @@ from lactchain.config.settings import CriticConfig, EnvironmentConfig, LoraSetti
 from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import make_language_env
 from lactchain.runs.console import console, plain, table
-from lactchain.stages.stage_run import NOTHING_MADE, BatchSettings, mend
+from lactchain.stages.stage_run import NOTHING_DONE, BatchSettings, mend
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -31,7 +31,7 @@ def print_memory(config: Any, batches: Sequence[BatchSettings]) -> None:
 
     found = [(batch, sizes) for batch in batches if (sizes := memory_of(config, batch))]
     if not found:
-        console.print(f"no language model is loaded, {NOTHING_MADE}")
+        console.print(NOTHING_DONE)
     for batch, sizes in found:
         taken, free = sum(sizes.values()), available_memory()
         sizes |= {"total": taken, "available": free}

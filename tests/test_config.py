@@ -127,7 +127,8 @@ def test_a_mistake_is_one_line_that_names_the_key(tmp_path, given, expected):
 
 
 def test_a_dry_run_is_asked_for_on_the_command_line_and_is_no_setting():
-    assert take_switch(["--dry_run", "--run.seed", "3"], "--dry_run") == (True, ["--run.seed", "3"])
+    for name in ("--dry_run", "--dry-run"):
+        assert take_switch([name, "--run.seed", "3"], "--dry_run") == (True, ["--run.seed", "3"])
     assert take_switch(["--run.seed", "3"], "--dry_run") == (False, ["--run.seed", "3"])
     assert parse(Config, ["--run.seed", "3", "--dry_run"]).run.seed == 3
 

@@ -22,6 +22,7 @@ from lactchain.runs.progress import Step, live_line, under_way
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.run_pipeline import command
 from lactchain.storage.files import in_bytes, size_of
+from lactchain_extras import films
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -70,6 +71,15 @@ def test_what_was_done_before_tells_nothing_of_the_pace(clock):
         assert live_line() == "training 85/100 · about 30 s left"
         clock.now = 14.0
         assert step.seconds_left() == 26.0
+    with under_way("training", 1000) as step:
+        clock.now = 40.0  # what is loaded for all parts comes with the first
+        step.at(1)
+        clock.now = 42.0
+        step.at(20)
+        assert live_line() == "training 20/1,000"
+        clock.now = 45.0
+        step.at(51)
+        assert live_line() == "training 51/1,000 · about 2 min left"
     endless = Step("evaluation")
     endless.at(3)
     assert str(endless) == "evaluation" and endless.seconds_left() is None
@@ -156,14 +166,17 @@ def test_a_size_reads_as_people_say_it(size, told):
 # --- a whole pipeline ----------------------------------------------------------------------------
 
 
-def test_a_pipeline_prints_its_rounds_one_table_and_what_to_do_next(weights, tmp_path, capsys):
+def test_a_pipeline_prints_its_rounds_one_table_and_what_to_do_next(
+    weights, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(films, "write_gif", lambda *_: console.print("of a film"))
     config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
     run_here("run_pipeline", config)
     shown = capsys.readouterr().out
     assert not CONTROL.search(shown)
     assert shown.count("┏") == 1 and "Critic" not in shown
     assert re.findall(r"^ +(\d+) +[.\d]+ ", shown, re.MULTILINE) == ["0", "1"]
-    assert "no round has met the target" in shown
+    assert "no round has met the target" in shown.partition("of a film")[2]
     taken = float(re.search(rf"everything is in {tmp_path}/run \((.+) MB\)", shown)[1])
     assert taken == pytest.approx(size_of(tmp_path / "run") / 1e6, rel=0.2)
     commands = re.findall(r"^  (.+)$", shown, re.MULTILINE)[-3:]

@@ -128,9 +128,9 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
 def take_switch(argv: Sequence[str], name: str) -> tuple[bool, list[str]]:
     """Whether a command has a switch, such as `--dry_run`; and its other arguments.
 
-    It is said of one command, and no setting: no file holds it.
+    It is said of one command, and no setting: no file holds it. Many type it with a hyphen.
     """
-    others = [word for word in argv if word != name]
+    others = [word for word in argv if word not in (name, f"--{name[2:].replace('_', '-')}")]
     return len(others) < len(argv), others
 
 

@@ -118,7 +118,8 @@ RULES = (
         "a completion fits other states as well as its own: the actor does not read",
         "clone longer, lower simpo.training.learning_rate, raise simpo.loss.nll_weight",
         from_below=True,
-        before="clone longer (warm_start.behavior.num_chains), and more shortest paths",
+        before="clone longer (warm_start.behavior.num_chains), and, where shortest paths are"
+        " known, more of them (competent_fraction)",
     ),
     Alarm(
         "fell",

@@ -30,6 +30,9 @@ SECONDS_BETWEEN_LINES = 60.0
 SECONDS_TO_TELL = 3.0
 """How long a step has to be under way before it is said how much longer it takes."""
 
+FEW = 20
+"""Of more parts than these the first tells nothing of the pace: much is loaded and built in it."""
+
 
 @dataclass(eq=False)
 class Step:
@@ -50,16 +53,19 @@ class Step:
     note: str = ""
     _since: tuple[float, float] = field(default_factory=lambda: (0, time.monotonic()))
     _last: float = field(default_factory=time.monotonic)
+    _starts: bool = True
 
     def at(self, done: float) -> None:
         """So much is done now."""
         self.done, self._last = done, time.monotonic()
+        if self._starts and self.total is not None and self.total > FEW and done > self._since[0]:
+            self._since, self._starts = (done, self._last), False
         _tell_log(self._last)
 
     def resumed(self, done: float) -> None:
         """So much was done before, so that it tells nothing of how long the rest takes."""
         self.at(done)
-        self._since = done, self._last
+        self._since, self._starts = (done, self._last), True
 
     def seconds_left(self, share: float = 0.0) -> float | None:
         """How long the rest takes at the pace so far; None where nothing tells.

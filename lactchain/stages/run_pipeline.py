@@ -60,8 +60,8 @@ def main(config: RunPipelineConfig) -> dict[str, Any]:
     with stage("", config, report=True, fills_nulls=True, closing=show_result) as begun:
         if begun.is_open:
             begun.finish(recipe(config, begun.run))
-    if distributed.is_main() and (films := plugins.add_on("films")):
-        films.film_run(Path(config.run.run_dir), begun.summary["round"])
+        if distributed.is_main() and (films := plugins.add_on("films")):
+            films.film_run(Path(config.run.run_dir), begun.summary["round"])
     return begun.summary
 
 

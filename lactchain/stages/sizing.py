@@ -53,8 +53,8 @@ MOST_ROWS = 50_000
 """Episodes, and states of pairs, of a round: in a world of more states the later rounds are for the
 others, and an estimate of how many there are may be far off."""
 ROWS_OF_AN_ACTION = 7
-"""Passes of SimPO over each action of each state's solution in a round. A tiny actor learns the
-pairs of the 4x4 grid in 450 updates of 64."""
+"""Rows of SimPO, with repetition, for each action of each state's solution in a round. A tiny actor
+learns the pairs of the 4x4 grid in 450 updates of 64."""
 
 
 def target_of(world: WorldFacts) -> dict[str, float]:
@@ -188,7 +188,7 @@ RULES = (
         lambda world, config, _: max(
             1, round(rows_of_simpo(world) / config.simpo.preferences.num_states)
         ),
-        f"{ROWS_OF_AN_ACTION} passes over each action of each state's solution",
+        f"as many as come to {ROWS_OF_AN_ACTION} rows for each action of each state's solution",
     ),
     SizingRule(
         "target", lambda world, config, _: target_of(world), "what can be asked of this world"

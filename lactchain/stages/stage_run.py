@@ -20,7 +20,9 @@ from lactchain.runs.run import Run
 from lactchain.stages.sizing import RULES
 from lactchain.storage.files import in_bytes, size_of
 
-NOTHING_MADE = "nothing is estimated, and nothing was made"
+NOTHING_DONE = (
+    "the settings are in order; no memory is estimated of this command, and nothing was done"
+)
 
 
 class BatchSettings(NamedTuple):
@@ -61,7 +63,7 @@ def mend(batches: Sequence[BatchSettings]) -> str:
 def dry_run(config: Any, batches: Sequence[BatchSettings]) -> dict[str, Any]:
     """Makes nothing; an add-on says what each batch would take of memory."""
     if (print_memory := plugins.add_on("memory")) is None:
-        console.print(NOTHING_MADE)
+        console.print(NOTHING_DONE)
     else:
         print_memory(config, batches)
     return {}

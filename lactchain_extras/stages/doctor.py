@@ -20,6 +20,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import Interrupted, LactChainError, ServerError
 from lactchain.runs.console import console, plain
 from lactchain.runs.process import is_dry_run
+from lactchain.stages.stage_run import NOTHING_DONE
 from lactchain.types import ChainGrammar
 from lactchain_extras.serving.dialects import DIALECTS, Request, Response
 from lactchain_extras.serving.policy import ServedActor
@@ -72,7 +73,7 @@ class Finding:
 def main(config: DoctorConfig) -> list[Finding]:
     """Prints the findings of each server; returns them all."""
     if is_dry_run():
-        console.print("nothing is estimated of this command, and nothing was asked")
+        console.print(NOTHING_DONE)
         return []
     found: list[Finding] = []
     env = make_language_env(config.environment)

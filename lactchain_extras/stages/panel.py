@@ -11,6 +11,7 @@ from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.runs.console import console, figures, table
 from lactchain.runs.process import is_dry_run
+from lactchain.stages.stage_run import NOTHING_DONE
 from lactchain.storage.files import make_folder, write_sealed
 from lactchain_extras.panels import make_panel, verify
 
@@ -35,7 +36,7 @@ class PanelConfig(Bounded):
 def main(config: PanelConfig) -> None:
     """Makes the panel, or verifies the result, and prints what is in it."""
     if is_dry_run():
-        console.print("nothing is estimated of this command, and nothing was made")
+        console.print(NOTHING_DONE)
         return
     if config.verify is not None:
         figures(f"{config.verify}: its answers come to", verify(config.file, config.verify))

@@ -16,7 +16,7 @@ from lactchain.config.weights import PackagedModel, TinyModelConfig
 from lactchain.runs.console import console
 from lactchain.runs.process import is_dry_run
 from lactchain.stages import train_bc
-from lactchain.stages.stage_run import require_numbers
+from lactchain.stages.stage_run import NOTHING_DONE, require_numbers
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 
 
@@ -65,7 +65,7 @@ def main(config: PrepareWeightsConfig) -> None:
     """Makes what is not there yet."""
     require_numbers(config)
     if is_dry_run():
-        console.print("nothing is estimated of this command, and nothing was made")
+        console.print(NOTHING_DONE)
         return
     from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
     from lactchain_extras.weights.fetching import prepare_download, prepare_gguf, prepare_package

@@ -13,7 +13,7 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.errors import ConfigError
 from lactchain.runs.console import console, plain
 from lactchain.runs.process import is_dry_run
-from lactchain.stages.stage_run import require_numbers
+from lactchain.stages.stage_run import NOTHING_DONE, require_numbers
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def main(config: ServeConfig) -> None:
     """Serves until Ctrl-C, or SIGTERM."""
     require_numbers(config)
     if is_dry_run():
-        console.print("nothing is estimated of this command, and nothing was made")
+        console.print(NOTHING_DONE)
         return
     try:
         from lactchain_extras.ecosystems.openenv_server import serve
