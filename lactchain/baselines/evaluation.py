@@ -17,9 +17,12 @@ import numpy as np
 from lactchain.baselines.member_envs import check_finite, make_numeric_env
 from lactchain.baselines.settings import WorldConfig
 from lactchain.environments.registry import find_env
-from lactchain.errors import Interrupted
+from lactchain.errors import EnvironmentFault, Interrupted
 from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.process import stop_requested
+
+MOST_STEPS = 200_000
+"""Of an episode in an evaluation, which would else never end in a world without a time limit."""
 
 # Observations (P, N, …) to actions (P, N, …).
 Act = Callable[[np.ndarray], np.ndarray]
@@ -68,6 +71,7 @@ def evaluate_members(
         seed: from which that of each episode is derived.
 
     Raises:
+        EnvironmentFault: an episode does not end.
         NonFiniteError: a reward or an observation is NaN or infinite.
         Interrupted: the process was asked to stop.
     """
@@ -90,6 +94,12 @@ def evaluate_members(
             returns += np.where(playing, rewards.reshape(shape), 0.0)
             lengths += playing
             playing &= ~(terminated | truncated).reshape(shape)
+            if lengths.max() >= MOST_STEPS and playing.any():
+                raise EnvironmentFault(
+                    f"{id}: an episode of an evaluation has not ended after {MOST_STEPS:,} steps;"
+                    " give the world a time limit, such as --environment.kwargs"
+                    " '{\"max_episode_steps\": 1000}'"
+                )
         return Evaluation(returns, lengths, int(lengths.sum()))
     finally:
         envs.close()

@@ -23,7 +23,7 @@ from lactchain.baselines.transitions import Minibatch
 from lactchain.baselines.vector import make_vector_env
 from lactchain.environments.checks import owned
 from lactchain.environments.registry import find_env, not_taken
-from lactchain.errors import ConfigError, NonFiniteError
+from lactchain.errors import ConfigError, LactChainError, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
 
 
@@ -161,9 +161,9 @@ def make_numeric_env(id: str, num_envs: int, /, **kwargs: Any) -> VectorEnv:
         raise ConfigError(f"environment.id: {id} is played in words; expected a Gymnasium id")
     try:
         envs = make_vector_env(id, num_envs, **kwargs)
-    except (gym.error.Error, AssertionError, TypeError, ValueError) as error:
-        if not kwargs:
-            raise
+    except (LactChainError, MemoryError):
+        raise
+    except Exception as error:
         raise not_taken(id, kwargs, error) from error
     space = envs.single_action_space
     if not isinstance(space, spaces.Box):

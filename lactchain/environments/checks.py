@@ -1,6 +1,7 @@
 """Checks of what environments are given, and of what they return by Gymnasium's rules."""
 
 import copy
+import json
 import math
 from collections.abc import Mapping
 from numbers import Integral, Real
@@ -129,12 +130,72 @@ def check_success(value: Any, env: gym.Env) -> bool:
     return bool(value)
 
 
-def check_names(state: Any, env: gym.Env) -> None:
-    """Raises `EnvironmentFault` where names of a state are no texts: in files they become some."""
+def check_state(value: Any, env: gym.Env) -> Any:
+    """`plain` of a state; `EnvironmentFault` unless its parts have names. None: nobody can tell."""
+    state = plain(value)
+    if state is not None and type(state) is not dict:
+        raise _fault(env, "the view's get_state gives a dict, the parts of a state", value)
+    return state
+
+
+def check_stored(state: Any, env: gym.Env) -> None:
+    """Raises `EnvironmentFault` unless a file gives a state back as it is."""
+    try:
+        json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _fault(env, f"a state is what JSON can hold ({error})", state) from None
+    _check_names(state, env)
+
+
+def _check_names(state: Any, env: gym.Env) -> None:
     for name, part in state.items() if isinstance(state, dict) else ():
         if not isinstance(name, str):
             raise _fault(env, "the names in a state are texts", state)
-        check_names(part, env)
+        _check_names(part, env)
+
+
+def check_states(value: Any, env: gym.Env) -> list[Any]:
+    """`plain` of a list of states; `EnvironmentFault` for none, or what is no state."""
+    if not isinstance(value, list | tuple) or not value:
+        raise _fault(env, "the view's states and starts are lists of at least one state", value)
+    return [check_state(state, env) for state in value]
+
+
+def check_position(value: Any, env: gym.Env) -> list[Any]:
+    """`plain` of where an agent is; `EnvironmentFault` unless it is a list of numbers."""
+    place = plain(value)
+    if not isinstance(place, list | tuple) or not all(isinstance(x, _NUMBERS) for x in place):
+        raise _fault(env, "the view's position is a list of numbers", value)
+    return place
+
+
+def check_ending(value: Any, env: gym.Env) -> str | None:
+    """What is said in the end; `EnvironmentFault` unless that is a text, or None."""
+    if not isinstance(value, str | None):
+        raise _fault(env, "the view's ending is a text, or None", value)
+    return value
+
+
+def check_fields(value: Any, env: gym.Env) -> None:
+    """Raises `EnvironmentFault` unless a view describes a state by fields with names."""
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise _fault(env, "the view's describe gives a dict, the fields of its template", value)
+
+
+def check_outcomes(value: Any, env: gym.Env) -> list[Any]:
+    """`plain` of all that may come of an action: probabilities that sum to 1, rewards, states."""
+    rule = "the view's outcomes are triples of a probability, a finite reward and a state"
+    if not isinstance(value, list | tuple) or not value:
+        raise _fault(env, rule, value)
+    for outcome in value:
+        if not isinstance(outcome, tuple) or len(outcome) != 3:
+            raise _fault(env, rule, outcome)
+        if not all(isinstance(x, _NUMBERS) and abs(x) < math.inf for x in outcome[:2]):
+            raise _fault(env, rule, outcome)
+    shares = [outcome[0] for outcome in value]
+    if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        raise _fault(env, "the probabilities of the view's outcomes sum to 1", shares)
+    return plain(list(value))
 
 
 def check_observation(observation: Any, env: gym.Env) -> None:

@@ -99,6 +99,30 @@ class TabularModel:
             raise ValueError(f"state: expected a non-terminal state, got {state}") from error
 
 
+def check_model(model: Any, states: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """What is wrong with a model that a world hands over, in words; None where it can be used.
+
+    Args:
+        states: all in which no episode is over, where they are listed: figures go by their order.
+    """
+    if not isinstance(model, TabularModel):
+        return f"a TabularModel, got {model!r:.60}"
+    num_states, shape = len(model.terminal), model.next_state.shape
+    alike = model.probability.shape == model.reward.shape == shape and len(shape) == 3
+    if not alike or {len(model.goal), len(model.states), shape[0]} != {num_states}:
+        return "arrays (S, A, K) and (S,) of the same S states, A actions and K outcomes"
+    numbers = model.next_state
+    if numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= num_states:
+        return f"next_state: numbers of the {num_states} states"
+    if model.probability.min() < 0 or not np.allclose(model.probability.sum(axis=2), 1):
+        return "probability: shares that sum to 1 over the outcomes of each action"
+    if not np.isfinite(model.reward).all():
+        return "reward: finite numbers"
+    if states is not None and model.non_terminal_states != list(states):
+        return "states: those of the view's `states`, in the same order, and terminal ones"
+    return None
+
+
 def _key(values: Iterable[Any]) -> Any:
     """The values of a state, such that a dictionary finds it; they may hold lists."""
     key = tuple(values)

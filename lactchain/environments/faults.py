@@ -62,7 +62,9 @@ def called(
     call: Callable[..., Any], env: gym.Env, seed: Seed, action: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
     """What a call of an environment returns; of LactChain's errors, they themselves are raised."""
-    _under_way[get_ident()] = time.monotonic(), env, seed, action
+    thread = get_ident()
+    around = _under_way.get(thread)
+    _under_way[thread] = time.monotonic(), env, seed, action
     try:
         return call(*args, **kwargs)
     except (LactChainError, KeyboardInterrupt):
@@ -78,8 +80,10 @@ def called(
         where = f"{place.filename}:{place.lineno}"
         told = _told(seed, action)
         raise EnvironmentFault(f"{env} raised {said}, at {where} ({told})") from error
-    finally:
-        _under_way.pop(get_ident(), None)
+    finally:  # what is around it goes on, and has its time anew
+        _under_way.pop(thread)
+        if around:
+            _under_way[thread] = time.monotonic(), *around[1:]
 
 
 def _told(seed: Seed, action: Any) -> str:

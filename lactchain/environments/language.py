@@ -21,17 +21,17 @@ from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.environments import faults
 from lactchain.environments.checks import (
     AnyText,
-    check_names,
     check_observation,
     check_reset,
     check_step,
+    check_stored,
     owned,
     plain,
 )
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.environments.views import HeldBack, State, TextView, shipped_view, with_states
-from lactchain.errors import ConfigError, EnvironmentFault
+from lactchain.errors import ConfigError, EnvironmentFault, LactChainError
 from lactchain.types import ChainGrammar, Policy
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
@@ -142,7 +142,7 @@ class LanguageEnv(gym.Env[str, str]):
         if self.view.reads is not None:
             self._check_reader(self.view.reads, invalid_penalty or chain_cost)
         if self.max_chains < 1:
-            raise ConfigError(f"environment.max_chains: expected at least 1, got {max_chains}")
+            raise ConfigError(f"environment.max_chains: expected at least 1, got {self.max_chains}")
         if history < 0:
             raise ConfigError(f"environment.history: expected at least 0, got {history}")
         self.history = history
@@ -226,7 +226,7 @@ class LanguageEnv(gym.Env[str, str]):
         self._remembered.clear()
         self._remembered.extend(remembered or [self._describe()])
         info = self._info()
-        check_names(info["state"], self.env)
+        check_stored(info["state"], self.env)
         return self._recall(info), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -376,12 +376,13 @@ def language_env(
 ) -> LanguageEnv:
     """A registered environment in text; of a `LanguageEnv`, the one within it.
 
-    `kwargs` are `LanguageEnv`'s; `ConfigError` where there is no such environment, or it does not
-    take these arguments.
+    `kwargs` are `LanguageEnv`'s; `ConfigError` where there is none that takes these arguments.
     """
     try:
         env = gym.make(find_env(env_id), disable_env_checker=True, **(env_kwargs or {}))
-    except (gym.error.Error, TypeError, ValueError) as error:
+    except (LactChainError, MemoryError):
+        raise
+    except Exception as error:
         raise not_taken(env_id, env_kwargs or {}, error) from error
     if isinstance(env.unwrapped, LanguageEnv):
         return LanguageEnv(env.unwrapped.env, env.unwrapped.view, **kwargs)

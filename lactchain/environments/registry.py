@@ -6,6 +6,7 @@ module is one that Python has already, or that the command line names.
 """
 
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -77,7 +78,10 @@ def not_taken(env_id: str, kwargs: Iterable[str], error: Exception) -> ConfigErr
     """The error for arguments of an environment: their names alone, since values may be secrets."""
     reason = str(error).partition(" was raised from the environment creator")[0]
     names = ", ".join(kwargs) or "an empty set"
-    return ConfigError(f"environment.kwargs: {env_id} does not take {names}: {reason}")
+    place = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
+    at = f" ({type(error).__name__}, at {place.filename}:{place.lineno})"
+    where = "" if "gymnasium" in place.filename else at
+    return ConfigError(f"environment.kwargs: {env_id} does not take {names}: {reason}{where}")
 
 
 def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 import gymnasium as gym
 from gymnasium import spaces
 
-from lactchain.environments.checks import check_success, owned, plain
-from lactchain.environments.exact import TabularModel
-from lactchain.errors import ConfigError
+from lactchain.environments import checks, faults
+from lactchain.environments.checks import owned, plain
+from lactchain.environments.exact import TabularModel, check_model
+from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import ChainGrammar, Policy
 
 State = Mapping[str, Any]
@@ -26,8 +27,6 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 NUM_STARTS = 500
 """Seeds that count as start states. Episodes to learn from begin under other seeds."""
-
-_HANDED_OVER = ("get_state", "states", "starts", "outcomes", "position")
 
 
 def reset_into(env: gym.Env, state: State) -> tuple[Any, dict[str, Any]]:
@@ -143,11 +142,24 @@ class TextView:
     competent: str | None = None
     picture: Any = None
 
+    def __post_init__(self) -> None:
+        listed = isinstance(self.action_names, list | tuple)
+        names = {f"action_names[{n}]": name for n, name in enumerate(self.action_names)}
+        texts = names if listed else {"action_names, which are a list": None}
+        texts |= {"template": self.template, "bump_feedback": self.bump_feedback}
+        for name, value in texts.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"TextView.{name}: expected a text, got {value!r:.60}")
+        if type(self.max_chains) is not int:
+            got = f"{self.max_chains!r:.60}"
+            raise ConfigError(f"TextView.max_chains: expected a whole number, got {got}")
+
     def text(
         self, env: gym.Env, observation: Any, info: Mapping[str, Any], feedback: str = ""
     ) -> str:
         """The state of an environment in words; `ConfigError` if the template has other fields."""
         fields = self.describe(env, observation, info)
+        checks.check_fields(fields, env)
         try:
             return self.template.format(feedback=feedback, **fields)
         except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
@@ -158,10 +170,10 @@ class TextView:
 
     def apart(self) -> dict[str, Any]:
         """Its functions of states, such that a world and its caller share nothing they change."""
-        ways = {**dict.fromkeys(_HANDED_OVER, _copied), "set_state": _told, "success": _judged}
+        ways = {**dict.fromkeys(_CHECKS, _asked), "set_state": _told, "model": _modelled}
         known = {name: getattr(self, name) for name in ways}
         return {
-            name: partial(ways[name], call)
+            name: partial(ways[name], self if name == "model" else name, call)
             for name, call in known.items()
             if call is not None
             and getattr(call, "func", None) not in ways.values()
@@ -196,15 +208,34 @@ class TextView:
                 )
 
 
-def _copied(call: Callable[..., Any], env: gym.Env, *action: int) -> Any:
-    return plain(call(env, *action))
+_CHECKS: dict[str, Callable[[Any, gym.Env], Any]] = {
+    "get_state": checks.check_state,
+    "position": checks.check_position,
+    "success": checks.check_success,
+    "ending": checks.check_ending,
+    "states": checks.check_states,
+    "starts": checks.check_states,
+    "outcomes": checks.check_outcomes,
+}
+_BESIDE_EPISODES = frozenset(("states", "starts", "outcomes"))
 
 
-def _judged(call: Callable[[gym.Env], Any], env: gym.Env) -> bool:
-    return check_success(call(env), env)
+def _asked(name: str, call: Callable[..., Any], env: gym.Env, *action: int) -> Any:
+    """What a function of a view returns, of its type and nobody else's to change."""
+    if name in _BESIDE_EPISODES:  # nobody else tells of it if it raises
+        return _CHECKS[name](faults.called(call, env, None, *(action or [None]), env, *action), env)
+    return _CHECKS[name](call(env), env)
 
 
-def _told(call: Callable[..., Any], env: gym.Env, state: State) -> Any:
+def _modelled(view: TextView, call: Callable[..., Any], env: gym.Env) -> TabularModel:
+    model = faults.called(call, env, None, None, env)
+    states = None if view.states is None else view.states(env)
+    if fault := check_model(model, None if states is None else plain(states)):
+        raise EnvironmentFault(f"{env}: the view's model: expected {fault}")
+    return model
+
+
+def _told(name: str, call: Callable[..., Any], env: gym.Env, state: State) -> Any:
     return call(env, owned(state))
 
 
@@ -212,7 +243,7 @@ def _told(call: Callable[..., Any], env: gym.Env, state: State) -> Any:
 def shipped_view(world: gym.Env) -> TextView:
     """The view of a bare environment (of one that speaks text, that text), or a `ConfigError`."""
     if hasattr(world, "text_view"):
-        return world.text_view()
+        return faults.called(world.text_view, world, None, None)
     if isinstance(world.observation_space, spaces.Text):
         return TextView((), "{observation}{feedback}", describe_text)
     raise ConfigError(

@@ -14,12 +14,13 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import is_dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any
 
 from lactchain.config.parsing import differences, load, to_yaml
-from lactchain.environments.registry import not_imported
+from lactchain.environments.registry import modules_of, not_imported
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.models.weights import resolve_weights
 from lactchain.runs.preflight import RESULTS, unread_models
@@ -108,6 +109,7 @@ def prepare_folder(
             "run_id": identity_of(before.get("config", settings)),
             **before,
             **describe_environment(),
+            "sources": _sources(directory, before.get("sources", {})),
             "inputs": _inputs(directory, before, config),
             "config": settings,
         }
@@ -264,6 +266,28 @@ def _check_imports(directory: Path, before: Mapping[str, Any]) -> None:
             f"{directory}: this run imported {', '.join(missing)}; add --import "
             f"{','.join(missing)} to the command"
         )
+
+
+def _sources(directory: Path, recorded: Mapping[str, str]) -> dict[str, str]:
+    """Checksums of the modules that the command line names, as they were when the run began.
+
+    One that has changed is told, and no more: it may be the mend of a world that raised.
+    """
+    found = {}
+    for name in modules_of():
+        with suppress(ImportError, ValueError):  # for whoever imports it to tell
+            spec = find_spec(name)
+            if spec is not None and spec.has_location and spec.origin is not None:
+                found[name] = _checksum(Path(spec.origin))
+    for name in sorted(found.keys() & recorded.keys()):
+        if found[name] != recorded[name] and nothing_under_way():
+            log.warning(
+                "%s: the module %s is not as it was when this run began, so what was played before "
+                "and what is played now may be two worlds",
+                directory,
+                name,
+            )
+    return found | recorded
 
 
 def _inputs(directory: Path, before: Mapping[str, Any], config: Any) -> Inputs:

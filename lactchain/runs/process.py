@@ -90,6 +90,7 @@ def launch(
     logging.basicConfig(
         format=f"{speaker}%(message)s", level=logging.WARNING, handlers=[LogLines()]
     )
+    logging.captureWarnings(True)  # what others warn of may hold control characters
     # On a CPU it warns at every layer that it computes in 16 bits.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     # What all processes would say alike is said once.

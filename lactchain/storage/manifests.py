@@ -71,7 +71,7 @@ def read_run_file(folder: Path) -> dict[str, Any]:
     """What a folder's run says of itself; `DataError` where it is damaged."""
     how = "put a copy back, or remove it and give the same command with --inexact"
     facts = read_sealed(folder / RUN_FILE, how)
-    for name, kind in (("config", dict), ("imports", list)):
+    for name, kind in (("config", dict), ("imports", list), ("sources", dict)):
         told = facts.get(name, kind())
         if not isinstance(told, kind) or not all(isinstance(part, str) for part in told):
             raise DataError(
