@@ -9,6 +9,7 @@ a new environment, so that no episode could be played by them.
 import asyncio
 import ipaddress
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
+from h11 import LocalProtocolError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
@@ -38,8 +40,9 @@ from lactchain_extras.ecosystems.tasks import manifest, splits_of
 
 REQUEST_SECONDS = 10.0
 """In which a request has to come, from its first byte to its last."""
-MOST_BYTES = 2**20
-"""Of the body of a request."""
+MOST_BYTES = 2**16
+"""Of the body of a request; twice that with its headers and what frames its parts, since each part
+takes its time, and nobody else is answered meanwhile."""
 SLOW_SECONDS = 0.002
 """A session that took longer for a reply has its next one made in a thread."""
 FORK = get_context("fork")
@@ -180,6 +183,7 @@ class TimedProtocol(H11Protocol):
 
     _late: asyncio.TimerHandle | None = None
     _heard: Any = None
+    _num_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """The time runs before the first byte, too."""
@@ -195,14 +199,26 @@ class TimedProtocol(H11Protocol):
         """The time ends with the request; it runs again from the first byte of the next one."""
         if self._late.cancelled():
             self._wait()
+        self._num_bytes += len(data)
+        if self._num_bytes > 2 * MOST_BYTES:
+            with suppress(LocalProtocolError):  # it has an answer already
+                self.send_400_response(f"expected a request of at most {MOST_BYTES:,} bytes")
+            self.transport.close()
+            return
         super().data_received(data)
-        is_session = self.transport.get_protocol() is not self
-        if is_session or (self.cycle is not self._heard and not self.cycle.more_body):
+        if self.cycle is not self._heard and not self.cycle.more_body:
             self._heard = self.cycle
             self._late.cancel()
 
     def _wait(self) -> None:
-        self._late = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
+        self._num_bytes = 0
+        self._late = self.loop.call_later(REQUEST_SECONDS, self._end)
+
+    def _end(self) -> None:
+        """What asks for a session has another protocol by now, and waits for ever for its hand."""
+        protocol = self.transport.get_protocol()  # None where the session has ended
+        if protocol is self or (protocol and not protocol.handshake_complete):
+            self.transport.close()
 
 
 def serve(
@@ -252,17 +268,24 @@ def _end_with_parent() -> None:
 
 def server_of(app: Starlette) -> uvicorn.Server:
     """What runs an application."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            lifespan="off",
-            http=TimedProtocol,
-            ws="websockets-sansio",
-            ws_per_message_deflate=False,  # texts are short, and compressing takes longer
-            timeout_graceful_shutdown=1,
-        )
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        lifespan="off",
+        http=TimedProtocol,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,  # texts are short, and compressing takes longer
+        timeout_graceful_shutdown=1,
     )
+    logging.getLogger("uvicorn.error").addFilter(_in_a_line)
+    return uvicorn.Server(config)
+
+
+def _in_a_line(record: logging.LogRecord) -> bool:
+    """Bytes that are no text are a client's fault: a trace would show one of the server's."""
+    if record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError):
+        record.exc_info = None
+    return True
 
 
 def _is_of_a_page(connection: HTTPConnection) -> bool:
@@ -273,11 +296,11 @@ def _is_of_a_page(connection: HTTPConnection) -> bool:
     origin = connection.headers.get("origin")
     if origin is None:
         return False
-    page = urlsplit(origin)
-    known = page.hostname == "localhost"
-    with suppress(ValueError):
-        known = known or bool(ipaddress.ip_address(page.hostname or ""))
-    return not known or page.netloc != connection.headers.get("host")
+    with suppress(ValueError):  # it is no address
+        page = urlsplit(origin)
+        is_here = page.hostname == "localhost" or ipaddress.ip_address(page.hostname or "")
+        return not is_here or page.netloc != connection.headers.get("host")
+    return True
 
 
 async def _body(request: Request) -> bytes:
