@@ -10,7 +10,7 @@ import numpy as np
 
 from lactchain.baselines.evaluation import FINAL_SEED, Act, evaluate_members, success_return
 from lactchain.baselines.settings import WorldConfig
-from lactchain.config.bounds import AtLeast1, Bounded
+from lactchain.config.bounds import Bounded, Count
 from lactchain.config.settings import RunConfig
 from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
@@ -22,7 +22,7 @@ class EvaluateAgentConfig(Bounded):
 
     run: RunConfig = RunConfig(run_dir="runs/evaluate_agent")
     environment: WorldConfig = WorldConfig()
-    num_eval_episodes: AtLeast1 = 100
+    num_eval_episodes: Count = 100
     """Greedy episodes, from the same seeds as those in other runs' summaries."""
     agent: str = ""
     """Who plays, for the reader of the report."""

@@ -2,20 +2,33 @@
 
 import json
 import logging
+import shutil
 from types import SimpleNamespace
 
 import pytest
 from openenv_servers import FaultyGame, running
+from safetensors.torch import load_file, save_file
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from lactchain.config.settings import CriticConfig, EnvironmentConfig, PlayerConfig, TrainingConfig
+from lactchain.baselines.settings import LoopConfig
+from lactchain.config.settings import (
+    ActorConfig,
+    CollectConfig,
+    CriticConfig,
+    EnvironmentConfig,
+    PlayerConfig,
+    TrainingConfig,
+)
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError, EnvironmentFault
 from lactchain.models.critic import EmbeddingCritic, resolve_pooling
+from lactchain.models.loading import load_actor
+from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.trainers.base import training_arguments
 from lactchain_extras.ecosystems.openenv_client import OpenEnvWorld
+from lactchain_extras.stages.panel import PanelConfig
 from lactchain_extras.weights.merging import export_actor
 
 
@@ -147,10 +160,18 @@ def answered(world, monkeypatch, reply):
 
 
 @pytest.mark.parametrize(
-    "reply", [[], {}, {"data": REPLY}, {"type": "pong", "data": REPLY}, {"type": "x", "data": None}]
+    "reply",
+    [[], {}, {"data": REPLY}, {"type": "pong", "data": REPLY}, {"type": "x", "data": None}]
+    + [{"type": kind, "data": REPLY} for kind in (["observation"], {}, 5, True)],
 )
 def test_a_message_that_is_no_reply_is_refused(world, monkeypatch, reply):
     assert "expected an observation of fields" in answered(world, monkeypatch, reply)
+
+
+def test_a_field_that_is_to_be_shown_and_is_not_there_is_one_line(world, monkeypatch):
+    monkeypatch.setattr(world, "show", "board")
+    with pytest.raises(EnvironmentFault, match="expected an observation of fields"):
+        world._read(REPLY)
 
 
 def test_an_error_of_a_server_is_one_line(world, monkeypatch):
@@ -174,6 +195,8 @@ def test_an_error_of_a_server_is_one_line(world, monkeypatch):
         {"fsdp": "full_shard"},
         {"optim": "galore_adamw"},
         {"optim_args": "a"},
+        {"optim_args": "lr=3"},
+        {"optim_target_modules": "all-linear"},
         {"max_grad_norm": "x"},
         {"max_grad_norm": -1},
         {"weight_decay": "0.1"},
@@ -192,3 +215,28 @@ def test_what_a_training_would_refuse_or_send_is_refused_before_it(tmp_path, ext
 def test_other_arguments_of_transformers_are_taken(tmp_path):
     extra = {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5, "weight_decay": 0.1}
     assert training_arguments(TrainingConfig(extra=extra), tmp_path, 0).weight_decay == 0.1
+
+
+def test_weights_that_an_actor_has_no_place_for_are_named(weights, tmp_path, caplog):
+    shutil.copytree(weights / "actor", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "manifest.json").unlink(missing_ok=True)
+    shape = json.loads((tmp_path / "config.json").read_text())
+    count = shape["num_hidden_layers"]
+    stored = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.0.input_layernorm.weight"
+    more = {name.replace("0", str(count)): stored[name].clone()}
+    save_file(stored | more, tmp_path / "model.safetensors", {"format": "pt"})
+    load_actor(ActorConfig(str(tmp_path)))
+    assert f"no place for 1 of its weights (model.layers.{count}." in caplog.text
+
+
+@pytest.mark.parametrize("count", [0, 10**9, 10**30])
+def test_what_is_held_in_memory_is_counted_in_millions(count):
+    for make in (
+        lambda: PanelConfig(count=count),
+        lambda: CollectConfig(num_episodes=count),
+        lambda: EvaluationConfig(num_starts=count),
+        lambda: LoopConfig(num_members=count),
+    ):
+        with pytest.raises(ValueError, match="expected a number in"):
+            make()

@@ -12,6 +12,7 @@ from lactchain.config.bounds import (
     AtLeast1,
     Bound,
     Bounded,
+    Count,
     NonNegative,
     Positive,
     PositiveShare,
@@ -58,7 +59,7 @@ class AgentConfig(Bounded):
 class ReplayConfig(AgentConfig):
     """What agents have that learn from a replay buffer."""
 
-    num_envs: AtLeast1 = 1
+    num_envs: Count = 1
     """Copies of the environment that each member plays."""
     train_every_env_steps: AtLeast1 = 1
     """Environment steps of a member between two rounds of updates, a multiple of num_envs."""
@@ -82,7 +83,7 @@ class ReplayConfig(AgentConfig):
 class PPOConfig(AgentConfig):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
-    num_envs: AtLeast1 = 8
+    num_envs: Count = 8
     """Copies of the environment that each member plays."""
     num_steps: AtLeast1 = 256
     """Steps of each copy between two updates."""
@@ -191,7 +192,7 @@ class LoopConfig(Bounded):
     Steps are environment steps of each member; for CQL, which plays none, they are updates.
     """
 
-    num_members: AtLeast1 = 1
+    num_members: Count = 1
     """Members that learn side by side from seeds of their own."""
     members: list[dict[str, int | float]] | None = None
     """What members have in the place of the agent's settings, such as [{learning_rate: 1.0e-3},
@@ -203,7 +204,7 @@ class LoopConfig(Bounded):
     """Steps between records of metrics.jsonl."""
     eval_every_steps: AtLeast1 = 10_000
     """Steps between evaluations; there is always one at the end."""
-    num_eval_episodes: AtLeast1 = 20
+    num_eval_episodes: Count = 20
     """Greedy episodes of each evaluation, from the same seeds for every member every time."""
     save_every_steps: AtLeast0 = 10_000
     """Steps between checkpoints, so many a kill can cost; 0: only when the run is asked to stop."""

@@ -47,6 +47,8 @@ class Bound:
 
 AtLeast0 = Annotated[int, Bound(at_least=0)]
 AtLeast1 = Annotated[int, Bound(at_least=1)]
+Count = Annotated[int, Bound(at_least=1, at_most=10_000_000)]
+"""Of what is held in memory, each by itself."""
 Positive = Annotated[float, Bound(above=0)]
 NonNegative = Annotated[float, Bound(at_least=0)]
 NonPositive = Annotated[float, Bound(at_most=0)]

@@ -19,6 +19,7 @@ from lactchain.config.bounds import (
     AtLeast1,
     Bound,
     Bounded,
+    Count,
     NonNegative,
     NonPositive,
     Positive,
@@ -262,9 +263,8 @@ class RankingConfig(Bounded):
 class GuidedActorConfig(SamplerConfig):
     """A language model whose completions trained values may guide."""
 
-    num_candidates: AtLeast1 = 8
-    """Candidates per state under scored decoding; with `values`, all legal completions are
-    candidates."""
+    num_candidates: Count = 8
+    """Candidates per state under scored decoding; with `values`, all legal completions."""
     values: str | None = None
     """Folder of trained values, such as runs/x/values, that guide the completions: by their
     advantages beside the actor's logits, or alone under scored decoding; null: none."""
@@ -346,9 +346,9 @@ class TrainingConfig(Bounded):
 class CollectConfig(Bounded):
     """How many episodes are played, and how many at once."""
 
-    num_episodes: AtLeast1 | None = 1024
+    num_episodes: Count | None = 1024
     """Episodes over all processes. Null: follows from the world."""
-    num_envs: AtLeast1 = 256
+    num_envs: Count = 256
     """Episodes played side by side in each process, rows of a generation batch."""
     shard_size: AtLeast1 | None = 256
     """Episodes per trajectory file; a restarted run keeps the finished files. Null: follows from
@@ -363,7 +363,7 @@ class PreferenceConfig(Bounded):
     discount; without one what they earned does, at .99 an action.
     """
 
-    num_states: AtLeast1 | None = 4096
+    num_states: Count | None = 4096
     """Start states, drawn uniformly from the state space (founding document). Null: follows from
     the world."""
     share_after_completion: Share | None = None

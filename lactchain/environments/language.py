@@ -89,8 +89,7 @@ class LanguageEnv(gym.Env[str, str]):
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
       both `Text`: its actions are the very words of the completion.
     - `view`: how it is put into words; None: the one shipped for it.
-    - `max_text_length`: longest observation, in characters; of a longer `history` the oldest are
-      left out, counted and warned of.
+    - `max_text_length`: of an observation; of a longer `history` the oldest are left out and told.
     - All others: the fields of `EnvironmentConfig`.
 
     Raises `ConfigError` if these do not fit together, and `EnvironmentFault` when the environment
@@ -380,21 +379,22 @@ def language_env(
     """
     try:
         env = gym.make(find_env(env_id), disable_env_checker=True, **(env_kwargs or {}))
+        view = None if isinstance(env.unwrapped, LanguageEnv) else shipped_view(env.unwrapped)
     except (LactChainError, MemoryError):
         raise
     except Exception as error:
         raise not_taken(env_id, env_kwargs or {}, error) from error
-    if isinstance(env.unwrapped, LanguageEnv):
+    if view is None:
         return LanguageEnv(env.unwrapped.env, env.unwrapped.view, **kwargs)
-    return LanguageEnv(env, **kwargs)
+    return LanguageEnv(env, view, **kwargs)
 
 
 def make_language_env(config: EnvironmentConfig) -> LanguageEnv:
-    """The environment of a configuration; see `language_env`."""
+    """`language_env` of a configuration."""
     return language_env(**language_arguments(config))
 
 
 def language_arguments(config: EnvironmentConfig) -> dict[str, Any]:
     """The arguments of `language_env`, and so of `lactchain/Language-v0`, of a configuration."""
-    arguments = dict(vars(config))
-    return {"env_id": arguments.pop("id"), "env_kwargs": arguments.pop("kwargs")} | arguments
+    told = dict(vars(config))
+    return {"env_id": told.pop("id"), "env_kwargs": told.pop("kwargs")} | told

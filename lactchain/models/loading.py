@@ -171,6 +171,10 @@ def load_base(
             f"{path}: expected weights of every layer, {len(wrong)} are missing or of another "
             f"shape ({wrong[0]}, ...); {mend(path)}"
         )
+    left_out = sorted(map(str, info["unexpected_keys"]))
+    if left_out and not isinstance(config, CriticConfig):  # an encoder of a larger model has some
+        told = "%s: its config.json has no place for %d of its weights (%s, ...): left out"
+        log.warning(told, path, len(left_out), left_out[0])
     return model
 
 

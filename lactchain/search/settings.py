@@ -3,7 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded, Positive, PositiveShare, Share
+from lactchain.config.bounds import (
+    AtLeast0,
+    AtLeast1,
+    Bounded,
+    Count,
+    Positive,
+    PositiveShare,
+    Share,
+)
 from lactchain.config.settings import check
 
 MUTATIONS = {"none": 0.2, "architecture": 0.1, "parameters": 0.2, "activation": 0.05, "hyper": 0.45}
@@ -62,7 +70,7 @@ class EvolutionConfig(Bounded):
     """Generations at most."""
     steps_per_generation: AtLeast1 = 2048
     """Environment steps that each member trains in a generation, at least."""
-    num_episodes: AtLeast1 = 5
+    num_episodes: Count = 5
     """Greedy episodes by which each member is judged."""
     start: Literal["drawn", "given"] = "drawn"
     """drawn: the tunables of the first members are drawn from their ranges; given: the first member

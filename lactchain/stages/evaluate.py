@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lactchain import plugins
-from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
+from lactchain.config.bounds import AtLeast0, Bounded, Count
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.episodes import StartSample, sampled_starts
 from lactchain.data.evaluations import write_episodes
@@ -35,12 +35,12 @@ share is then .02 at most."""
 class EvaluationConfig(Bounded):
     """Greedy episodes from every start state, and sampled completions."""
 
-    num_envs: AtLeast1 = 256
+    num_envs: Count = 256
     """Episodes played side by side in each process."""
-    num_episodes_per_start: AtLeast1 | None = None
+    num_episodes_per_start: Count | None = None
     """Episodes from every start state; null: one where the world is known to throw no dice, else
     enough for 500."""
-    num_starts: AtLeast1 | None = None
+    num_starts: Count | None = None
     """Start states to play from, the same in all runs; the success then has an interval of 95 %,
     success_rate_low to success_rate_high. Null: all."""
     sample: StartSample = "reported"

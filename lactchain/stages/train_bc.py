@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lactchain import plugins
-from lactchain.config.bounds import AtLeast1, Bounded, PositiveShare, Share
+from lactchain.config.bounds import AtLeast1, Bounded, Count, PositiveShare, Share
 from lactchain.config.settings import (
     ActorConfig,
     EnvironmentConfig,
@@ -51,7 +51,7 @@ class BehaviorConfig(Bounded):
     A world may name another policy in the place of shortest paths, whose episodes are played then.
     """
 
-    num_chains: AtLeast1 = 20_000
+    num_chains: Count = 20_000
     """Chains to clone, from start states drawn uniformly."""
     competent_fraction: Share = 0.3
     """Share of chains along a shortest path, cut to the longest legal chain, or of that policy."""

@@ -3,6 +3,7 @@
 The bases are `transformers.Trainer` under `GuardedTrainer` (`lactchain.trainers.guards`).
 """
 
+import copy
 import logging
 import math
 from collections.abc import Iterable, Mapping
@@ -129,7 +130,13 @@ def _try_steps(arguments: TrainingArguments) -> None:
     for name in ("max_grad_norm", "weight_decay"):
         if not isinstance(value := getattr(arguments, name), int | float) or not value >= 0:
             raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
-    kind, settings = transformers.Trainer.get_optimizer_cls_and_kwargs(arguments)
+    optimizer_of = transformers.Trainer.get_optimizer_cls_and_kwargs
+    kind, settings = optimizer_of(arguments)
+    for name in ("optim_args", "optim_target_modules"):
+        without = copy.copy(arguments)
+        setattr(without, name, None)
+        if getattr(arguments, name) and settings == optimizer_of(without)[1]:
+            raise ValueError(f"{name}: {arguments.optim} takes none of it; leave it out")
     optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
     transformers.get_scheduler(
         arguments.lr_scheduler_type,

@@ -210,9 +210,10 @@ class OpenEnvWorld(gym.Env[str, str]):
             self.close()  # a reply that comes late would be taken for the next one
             raise _Lost(f"{self.url}: expected a reply to {kind}, got {error!r}") from error
         told = reply.get("data") if isinstance(reply, dict) else None
-        if not isinstance(told, dict) or reply.get("type") in (None, "pong"):
+        kind = reply.get("type") if isinstance(reply, dict) else None
+        if not isinstance(told, dict) or not isinstance(kind, str) or kind == "pong":
             raise self._odd(reply)
-        if reply["type"] == "error":
+        if kind == "error":
             said = " ".join(f"{told.get('code')}: {told.get('message')}".split())
             raise EnvironmentFault(f"{self.url}: {said[:500]}")
         return told
@@ -253,6 +254,8 @@ class OpenEnvWorld(gym.Env[str, str]):
 
     def _text(self, seen: Mapping[str, Any]) -> str:
         if self.show is not None:
+            if self.show not in seen:
+                raise self._odd(seen)
             return str(seen[self.show])
         fields = {name: value for name, value in seen.items() if name not in HIDDEN}
         texts = [value for value in fields.values() if isinstance(value, str) and value]

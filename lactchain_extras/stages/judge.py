@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from lactchain.config.bounds import AtLeast1, Bound, Bounded, PositiveShare
+from lactchain.config.bounds import Bound, Bounded, Count, PositiveShare
 from lactchain.config.settings import EnvironmentConfig, RunConfig, SamplerConfig, check
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.exact_values import can_enumerate
@@ -44,13 +44,13 @@ class JudgeConfig(Bounded):
     """Folders of critics, or of runs with one; JSON files `{values: [...]}` of a number for each
     state of RUN/states.json; `reward:FOLDER`, a model of transformers with one label. None:
     states.json alone is written."""
-    num_candidates: AtLeast1 = 16
+    num_candidates: Count = 16
     """Completions of the actor to each state, of which those that differ are compared."""
     num_replays: Annotated[int, Bound(at_least=2)] = 32
     """Plays of a start state, where values are not known exactly."""
     num_starts: Annotated[int, Bound(at_least=2)] = 128
     """Start states that are replayed there."""
-    num_envs: AtLeast1 = 256
+    num_envs: Count = 256
     """Episodes played side by side."""
     gamma: PositiveShare = 0.99
     """Discount of an action, for numbers that bring none of their own."""

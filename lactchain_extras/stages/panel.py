@@ -6,8 +6,9 @@ and writes RUN/panel_result.json, which --verify plays once more, without the ac
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from lactchain.config.bounds import AtLeast0, AtLeast1, Bounded
+from lactchain.config.bounds import AtLeast0, Bound, Bounded
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.runs.console import console, figures, table
 from lactchain.runs.process import is_dry_run
@@ -22,7 +23,7 @@ class PanelConfig(Bounded):
 
     environment: EnvironmentConfig = EnvironmentConfig()
     """What an episode is. How a state is worded (`template`) is left to who plays."""
-    count: AtLeast1 = 200
+    count: Annotated[int, Bound(at_least=1, at_most=100_000)] = 200
     """Tasks. Where the world has fewer start states, some begin alike, under other dice."""
     seed: AtLeast0 = 0
     """Which tasks, and which dice."""

@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Annotated
 
-from lactchain.config.bounds import AtLeast1, Bound, Bounded
+from lactchain.config.bounds import Bound, Bounded, Count
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.errors import ConfigError
 from lactchain.runs.console import console, plain
@@ -25,7 +25,7 @@ class ServeConfig(Bounded):
     """Address to listen at; 0.0.0.0: every machine that can reach this one may play."""
     port: Annotated[int, Bound(at_least=0, at_most=65535)] = 8000
     """Port; 0: one that is free, which the first line names."""
-    max_sessions: AtLeast1 = 64
+    max_sessions: Count = 64
     """Players at once; one more is told that there is no room."""
     num_processes: AtLeast1 = 1
     """Among which the sessions are shared out, for worlds that compute for long at each step."""
