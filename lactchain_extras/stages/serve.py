@@ -27,7 +27,7 @@ class ServeConfig(Bounded):
     """Port; 0: one that is free, which the first line names."""
     max_sessions: Count = 64
     """Players at once; one more is told that there is no room."""
-    num_processes: AtLeast1 = 1
+    num_processes: Annotated[int, Bound(at_least=1, at_most=1024)] = 1
     """Among which the sessions are shared out, for worlds that compute for long at each step."""
     panel: str | None = None
     """A file of tasks that others can cite, or a shipped one (`scripts/panel.py`), whose numbers
