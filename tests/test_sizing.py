@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import other_worlds  # noqa: F401  (registers them)
 import pytest
 from script_setups import PREFERENCES, SHAPE, config_of, run_here
 
@@ -20,6 +21,7 @@ from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.sizing import RULES, fill, is_null, with_value
+from lactchain.stages.train_bc import BehaviorConfig
 from lactchain.stages.world_facts import (
     BY_PLAY,
     gamma_of,
@@ -182,8 +184,34 @@ def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
     assert filled.critic.config.gamma == 0.8
     # Of returns of .522: twice and 4 % of them, to one digit.
     assert (filled.environment.invalid_penalty, filled.environment.chain_cost) == (-1.0, 0.02)
+    assert filled.warm_start.behavior == BehaviorConfig(25_600, competent_fraction=0.1)
     assert filled.simpo.preferences.num_states == 3840
     assert filled.simpo.training.num_epochs == 8  # 30,720 rows
+
+
+@pytest.mark.parametrize(
+    ("world", "num_ways", "num_chains", "share"),
+    [
+        ("LightsOut", 511, 102_200, 1.0),  # no two states share a way
+        ("Box", 101, 25_600, 0.2),  # and 105 states have none
+        ("Ladder", 0, 25_600, 0.1),  # dice: a way is not known beforehand
+        ("Jugs", 0, 25_600, 0.1),  # no model
+    ],
+)
+def test_the_more_ways_differ_the_more_of_them_are_cloned(world, num_ways, num_chains, share):
+    size = measure_world(replace(GRID, id=f"others/{world}-v0"))
+    behavior = fill(preset(), size, processes=1)[0].warm_start.behavior
+    found = size.num_ways, behavior.num_chains, behavior.competent_fraction
+    assert found == (num_ways, num_chains, share)
+
+
+def test_dice_of_which_no_model_tells_want_the_most_episodes():
+    known = replace(measure_world(GRID), has_chance=True)
+    episodes = [
+        fill(preset(), replace(known, source=source), 1)[0].critic.collect.num_episodes
+        for source in (known.source, BY_PLAY)
+    ]
+    assert episodes == [5_760, 16_384]
 
 
 def test_what_is_given_is_kept_and_counts_in_what_follows():

@@ -52,6 +52,14 @@ def test_states_without_a_way_are_left_out_of_what_is_cloned_alone(world):
     assert len(played) == 5 and len(episode_results(rollouts.env, played)) == 2
 
 
+def test_a_state_that_is_cloned_many_times_is_looked_at_once(world, monkeypatch):
+    env, looked = make_language_env(world()), []
+    reset = LanguageEnv.reset
+    monkeypatch.setattr(LanguageEnv, "reset", lambda *a, **k: looked.append(1) or reset(*a, **k))
+    assert len(behavior_examples(env, BehaviorConfig(num_chains=640), 0)) == 640
+    assert len(looked) < 64
+
+
 def test_the_size_and_the_target_of_a_world_with_dead_ends_are_of_what_can_be_solved(world):
     size = measure_world(world(pit=2))
     assert (size.num_states, size.longest_path, size.by_reward) == (5, 2, False)

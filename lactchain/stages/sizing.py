@@ -52,6 +52,10 @@ LONGEST_CHAIN = 20
 MOST_ROWS = 50_000
 """Episodes, and states of pairs, of a round: in a world of more states the later rounds are for the
 others, and an estimate of how many there are may be far off."""
+FEWEST_CLONES, MOST_CLONES = 25_600, 150_000
+CLONES_OF_A_WAY, MOST_CLONES_OF_A_WAY = 50, 200
+"""A tenth of the fewest clones has each of the 48 best ways of the 4x4 grid 53 times. Lights out,
+where all of a text decides each action, is learnt by 200 and not by 50."""
 ROWS_OF_AN_ACTION = 7
 """Rows of SimPO, with repetition, for each action of each state's solution in a round. A tiny actor
 learns the pairs of the 4x4 grid in 450 updates of 64."""
@@ -72,6 +76,19 @@ def target_of(world: WorldFacts) -> dict[str, float]:
 def rows_of_simpo(world: WorldFacts) -> int:
     """How many rows, with repetition, a round of SimPO sees."""
     return _clamped(ROWS_OF_AN_ACTION * world.num_states * world.path_length, 19_200, 115_200)
+
+
+def best_share(world: WorldFacts) -> float:
+    """The share of best chains among those that are cloned."""
+    return round(min(1.0, max(0.1, CLONES_OF_A_WAY * world.num_ways / FEWEST_CLONES)), 2)
+
+
+def least_episodes(world: WorldFacts) -> int:
+    """Episodes of a critic's round at least."""
+    if not world.has_chance:
+        return 1_024
+    # Without a model the states that episodes met behind a text are all that tell its chances.
+    return 4_096 if world.source == BY_MODEL else 16_384
 
 
 def room_for_a_chain(config: Any) -> int:
@@ -129,6 +146,20 @@ RULES = (
         " for each action, and the brackets",
     ),
     SizingRule(
+        "warm_start.behavior.num_chains",
+        lambda world, config, _: _clamped(
+            MOST_CLONES_OF_A_WAY * world.num_ways, FEWEST_CLONES, MOST_CLONES
+        ),
+        f"{MOST_CLONES_OF_A_WAY} for each different best way, {FEWEST_CLONES:,} at least for the"
+        f" form, {MOST_CLONES:,} at most",
+    ),
+    SizingRule(
+        "warm_start.behavior.competent_fraction",
+        lambda world, config, _: best_share(world),
+        f"a tenth of what is cloned, or each different best way {CLONES_OF_A_WAY} times: where"
+        " hardly two states share one, they have to be learnt by heart",
+    ),
+    SizingRule(
         "warm_start.training.batch_size",
         lambda world, config, processes: _share(32, processes),
         "32 over all processes: a form is learnt by many updates",
@@ -142,11 +173,11 @@ RULES = (
         "critic.collect.num_episodes",
         lambda world, config, _: _clamped(
             6 * world.num_states,
-            4_096 if world.has_chance else 1_024,
-            max(6_000, min(2 * world.num_states, MOST_ROWS)),
+            least_episodes(world),
+            max(least_episodes(world), 6_000, min(2 * world.num_states, MOST_ROWS)),
         ),
         f"six from each state, two where there are many, {MOST_ROWS:,} at most; more where luck has"
-        " to even out",
+        " to even out, most where no model tells what is to be expected",
     ),
     SizingRule(
         "critic.collect.shard_size",

@@ -51,10 +51,12 @@ class BehaviorConfig(Bounded):
     A world may name another policy in the place of shortest paths, whose episodes are played then.
     """
 
-    num_chains: Count = 20_000
-    """Chains to clone, from start states drawn uniformly."""
-    competent_fraction: Share = 0.3
-    """Share of chains along a shortest path, cut to the longest legal chain, or of that policy."""
+    num_chains: Count | None = 20_000
+    """Chains to clone, from start states drawn uniformly. Null, in a pipeline: follows from the
+    world."""
+    competent_fraction: Share | None = 0.3
+    """Share of chains along a shortest path, cut to the longest legal chain, or of that policy.
+    Null, in a pipeline: follows from the world."""
     max_random_length: AtLeast1 = 4
     """Longest random chain, in actions; lengths are uniform."""
 
@@ -235,7 +237,11 @@ def behavior_examples(
     optimal = _optimal(env)
     policy, drawn = _mixture(optimal, env, config), derive_seed(seed, "behavior")
     states = sampled_states(env, config.num_chains, drawn, without=optimal.lost)
-    observations = [env.reset(options={"state": state})[0] for state in states]
+    shown: dict[str, str] = {}
+    for key, state in zip(map(str, states), states, strict=True):
+        if key not in shown:  # a state is drawn often, and reads the same each time
+            shown[key] = env.reset(options={"state": state})[0]
+    observations = [shown[str(state)] for state in states]
     seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
     return list(zip(observations, policy.act(observations, seeds), strict=True))
 

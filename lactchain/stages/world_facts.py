@@ -16,6 +16,7 @@ from lactchain.environments.exact import (
     FAR_SIGHTED,
     TabularModel,
     goes_by_reward,
+    optimal_chains,
     optimal_values,
     solution_lengths,
 )
@@ -50,6 +51,7 @@ class WorldFacts:
         source: how it is known: `BY_MODEL` or `BY_PLAY`.
         tells_success: whether the world says which endings are good.
         by_reward: whether rewards beside the goal decide what is best (`exact.goes_by_reward`).
+        num_ways: different best ways to the end, of all states; 0 where they are not known.
     """
 
     num_states: int
@@ -63,6 +65,7 @@ class WorldFacts:
     source: str
     tells_success: bool = True
     by_reward: bool = False
+    num_ways: int = 0
 
     def __str__(self) -> str:
         dice = ", with chance" if self.has_chance else ""
@@ -106,17 +109,20 @@ def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) ->
             "environment: expected a world in which something can be reached or earned, found that "
             "nothing leads to a goal or pays; correct its goals and rewards"
         )
+    longest_path = math.ceil(solvable.max(initial=1.0) - 1e-6)
+    ways = optimal_chains(model, longest_path) if model.deterministic else []
     return WorldFacts(
         num_states=len(lengths),
         num_actions=model.next_state.shape[1],
         path_length=path_length,
-        longest_path=math.ceil(solvable.max(initial=1.0) - 1e-6),
+        longest_path=longest_path,
         reward_scale=float(np.sqrt(np.mean(values**2))) or 1.0,
         worst_reward=float(model.reward.min()),
         max_chains=max_chains,
         has_chance=not model.deterministic,
         source=BY_MODEL,
         by_reward=goes_by_reward(model),
+        num_ways=len({*ways} - {()}),
     )
 
 
