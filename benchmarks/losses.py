@@ -15,6 +15,7 @@ loss's own. FOLDER/results.jsonl has a line for each training, so that the same 
 where it was.
 """
 
+import argparse
 import logging
 import pickle
 import time
@@ -54,9 +55,6 @@ from lactchain_extras.preference_losses import LOSSES, PreferenceLossTrainer, Sc
 TABLE_WORLDS = ("gridworld_4x4", "frozen_lake_8x8", "taxi", "slippery_lake", "words")
 SWEEP_WORLDS, SWEEP_SEED = ("gridworld_4x4",), 100
 RATES = (1e-3, 2e-3, 4e-3)
-NUM_EPOCHS = 2
-"""A quarter of the preset's: with all of them nearly every loss ends at a success of 1."""
-NLL_WEIGHTS = (0.0, 10.0)
 CLONING = ("cloning", "weighted_cloning")
 """They need no further likelihood of the best beside them."""
 
@@ -73,8 +71,9 @@ class Course:
         config: of the round's training by SimPO, whose counts all losses share.
     """
 
-    def __init__(self, folder: Path, world: str, seed: int) -> None:
-        self.folder, self.world, self.seed = folder / world / str(seed), world, seed
+    def __init__(self, given: argparse.Namespace, world: str, seed: int) -> None:
+        self.folder = given.folder.resolve() / world / str(seed)
+        self.world, self.seed, self.num_epochs = world, seed, given.num_epochs
         self.config, self._pipeline = self._begun()
         self.rollouts = Rollouts(self.config.environment)
 
@@ -126,7 +125,7 @@ class Course:
         )
         rows = list(self._rows(template, tokenizer, model, loss.takes_all))
         place = self.folder / f"{name}_{learning_rate:g}_{nll_weight:g}_{_short(settings)}"
-        training = replace(config.training, learning_rate=learning_rate, num_epochs=NUM_EPOCHS)
+        training = replace(config.training, learning_rate=learning_rate, num_epochs=self.num_epochs)
         with Run.of(replace(config, run=RunConfig(run_dir=str(place), seed=self.seed))) as run:
             trainer = PreferenceLossTrainer(
                 model,
@@ -197,6 +196,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/losses"))
+    parser.add_argument("--nll_weights", type=float, nargs="+", default=[0.0, 10.0])
+    parser.add_argument("--num_epochs", type=float, default=4, help="half the preset's by default")
     parser.add_argument("--sweep", action="store_true", help="choose settings by seed 100")
     parser.add_argument(
         "--factors",
@@ -213,32 +214,34 @@ def main() -> None:
         return
     with under_way("Losses"):
         if given.sweep:
-            courses = [
-                Course(given.folder.resolve(), world, SWEEP_SEED)
-                for world in given.worlds or SWEEP_WORLDS
-            ]
+            courses = [Course(given, world, SWEEP_SEED) for world in given.worlds or SWEEP_WORLDS]
             for name in given.losses:
-                sweep(results, courses, name, given.factors)
+                for nll_weight in _nll_weights(name, given.nll_weights):
+                    sweep(results, courses, name, nll_weight, given.factors)
             return
         for world in given.worlds or TABLE_WORLDS:
             for seed in given.seeds:
-                course = Course(given.folder.resolve(), world, seed)
+                course = Course(given, world, seed)
                 for name in given.losses:
-                    for nll_weight in _nll_weights(name):
+                    for nll_weight in _nll_weights(name, given.nll_weights):
                         results.of(course, name, *chosen(results.lines, name, nll_weight))
 
 
-def sweep(results: Results, courses: Sequence[Course], name: str, factors: Sequence[float]) -> None:
-    """Tries learning rates, then the loss's own settings one by one, at each NLL weight."""
-    for nll_weight in _nll_weights(name):
-        best = RATES[1], nll_weight, dict(LOSSES[name].settings)
-        tried = [(rate, *best[1:]) for rate in RATES]
+def sweep(
+    results: Results,
+    courses: Sequence[Course],
+    name: str,
+    nll_weight: float,
+    factors: Sequence[float],
+) -> None:
+    """Tries learning rates, then the loss's own settings one by one."""
+    settings = dict(LOSSES[name].settings)
+    tried = [(rate, nll_weight, settings) for rate in RATES]
+    best = _best(results, courses, name, tried)
+    for key, value in settings.items():
+        changes = [{key: value * factor} for factor in factors]
+        tried = [best] + [(best[0], nll_weight, best[2] | change) for change in changes]
         best = _best(results, courses, name, tried)
-        for key, value in LOSSES[name].settings.items():
-            tried = [best] + [
-                (best[0], nll_weight, best[2] | {key: value * factor}) for factor in factors
-            ]
-            best = _best(results, courses, name, tried)
 
 
 def _best(
@@ -302,8 +305,8 @@ def _cells(lines: Sequence[Line], base: Mapping[int, Line]) -> Iterator[object]:
     yield f"{np.median([line['cpu_seconds'] for line in lines]):.0f}"
 
 
-def _nll_weights(name: str) -> tuple[float, ...]:
-    return NLL_WEIGHTS[:1] if name in CLONING else NLL_WEIGHTS
+def _nll_weights(name: str, asked: Sequence[float]) -> Sequence[float]:
+    return [0.0] if name in CLONING else asked
 
 
 def _short(settings: Line) -> str:

@@ -10,9 +10,10 @@ from gymnasium import spaces
 
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import DQN
+from lactchain.baselines.evaluation import evaluate_members, success_return
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.ppo import PPO
-from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig
+from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 
 GAMMA, NUM_COPIES = 0.5, 4
 
@@ -117,3 +118,23 @@ def values_of(agent, num_states):
     if isinstance(agent, DDPG):
         return agent.values(agent.critics, x, agent.policy(agent.actors, x))[0]
     return agent.values(x)[0].amax(-1)
+
+
+def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
+    def right(observations):
+        return np.ones(observations.shape[:2], dtype=np.int64)
+
+    result = evaluate_members(right, "CartPole-v1", num_members=2, num_episodes=6, seed=5)
+    assert result.returns.shape == (2, 6) and (result.returns[0] == result.returns[1]).all()
+    assert 8 <= result.returns.mean() <= 11
+    assert (result.lengths == result.returns).all()  # nothing counts beyond the first end
+
+
+def test_success_is_a_return_that_the_world_or_its_config_names():
+    assert success_return(WorldConfig("CartPole-v1")) == 475
+    assert success_return(WorldConfig("CartPole-v1", success_return=20)) == 20
+    assert success_return(WorldConfig("Pendulum-v1")) is None
+    result = evaluate_members(lambda x: np.ones(x.shape[:2], dtype=np.int64), "CartPole-v1", 1, 20)
+    share = (result.returns[0] >= 10).mean()
+    assert 0 < share < 1 and result.summary(0, 10)["success_rate"] == share
+    assert "success_rate" not in result.summary()

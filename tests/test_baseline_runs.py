@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lactchain.baselines import evaluation, training
-from lactchain.baselines.evaluation import evaluate_members, success_return
+from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.settings import (
     CQLConfig,
     DDPGConfig,
@@ -362,16 +362,6 @@ def test_random_play_covers_all_actions_and_keeps_true_successors():
     assert 0.7 < follows.mean() < 1  # each copy's rows are 8 apart; episodes end in between
 
 
-def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
-    def right(observations):
-        return np.ones(observations.shape[:2], dtype=np.int64)
-
-    result = evaluate_members(right, "CartPole-v1", num_members=2, num_episodes=6, seed=5)
-    assert result.returns.shape == (2, 6) and (result.returns[0] == result.returns[1]).all()
-    assert 8 <= result.returns.mean() <= 11
-    assert (result.lengths == result.returns).all()  # nothing counts beyond the first end
-
-
 def test_a_model_that_learnt_from_normalised_observations_is_shown_such():
     stable_baselines3 = pytest.importorskip("stable_baselines3")
     from stable_baselines3.common import vec_env
@@ -403,13 +393,3 @@ def test_other_libraries_models_are_reported_beside_our_runs(tmp_path, finished)
     for shown in ("Beside other runs", "sb3_ppo", finished("ppo").name, ">960<", ">8<"):
         assert shown in page
     assert ours["last/success_rate"] == 0.0 and ours["num_env_steps"] == 960
-
-
-def test_success_is_a_return_that_the_world_or_its_config_names():
-    assert success_return(WorldConfig("CartPole-v1")) == 475
-    assert success_return(WorldConfig("CartPole-v1", success_return=20)) == 20
-    assert success_return(WorldConfig("Pendulum-v1")) is None
-    result = evaluate_members(lambda x: np.ones(x.shape[:2], dtype=np.int64), "CartPole-v1", 1, 20)
-    share = (result.returns[0] >= 10).mean()
-    assert 0 < share < 1 and result.summary(0, 10)["success_rate"] == share
-    assert "success_rate" not in result.summary()

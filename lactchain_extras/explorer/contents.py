@@ -213,9 +213,7 @@ def episodes_beside(runs: Sequence[RunView], worth: Sequence[Worth]) -> tuple[li
     return _differing_first(runs, by_state, weighed, MAX_BYTES_BESIDE, "Episodes")
 
 
-def candidates_beside(
-    runs: Sequence[RunView], states: States, ways: Ways
-) -> tuple[list[Row], str]:
+def candidates_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[list[Row], str]:
     """What all runs but the first might say in the rounds that are their results; as above."""
     by_state: dict[str, list[Row]] = {}
     for number, run in enumerate(runs):
