@@ -34,8 +34,8 @@ from lactchain_extras.explorer.tables import pack
 COMPARED = {
     "success": ("success_rate_after", "last/success_rate", "success_rate"),
     "return": ("last/episode_return", "episode_return"),
-    "critic's R²": ("critic_r2",),
-    "critic's ρ": ("critic_rho",),
+    "critic's R², round 1": ("round_1/critic_r2", "critic_r2"),
+    "critic's ρ, round 1": ("round_1/critic_rho", "critic_rho"),
     "pairs": ("num_pairs",),
     "environment steps": ("num_env_steps",),
     "CPU-seconds": ("time/cpu_seconds",),

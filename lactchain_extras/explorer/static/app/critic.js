@@ -24,12 +24,17 @@ function exactOf(table, row) {
   return { exact: columns.optimal ? tables[table].at("optimal", row) : null, reference: BEST };
 }
 
-/** Of each reference the rounds whose critics are compared with it. */
-function errorByRound(points) {
-  return [OWN, BEST].map((reference) => {
-    const those = points.filter((p) => p.reference === reference), rounds = [...new Set(those.map(({ round }) => round))].sort((a, b) => a - b);
-    return [reference, rounds.map((r) => ({ x: r, y: Math.sqrt(mean(those.filter((p) => p.round === r).map((p) => (p.y - p.x) ** 2))) }))];
-  }).filter(([, bars]) => bars.length);
+/** How far values are from the exact ones, and the share of these that they explain. */
+function scoresOf(points) {
+  const squares = mean(points.map((p) => (p.y - p.x) ** 2)), spread = variance(points.map((p) => p.x));
+  return { rmse: number(Math.sqrt(squares), 3), r2: spread ? number(1 - squares / spread, 3) : "–" };
+}
+
+/** Each round's critic in a row: against different policies, its scores are no trend. */
+function ByRound({ points, rounds }) {
+  const rows = rounds.map((r) => [r, points.filter((p) => p.round === r)]);
+  return html`<h3>By round</h3><table id="by-round"><thead><tr><th>critic of</th><th class="number">RMSE</th><th class="number">R²</th><th>against</th></tr></thead>
+    <tbody>${rows.map(([r, those]) => { const { rmse, r2 } = scoresOf(those); return html`<tr><td>${roundName(r)}</td><td class="number">${rmse}</td><td class="number">${r2}</td><td>${those[0].reference}</td></tr>`; })}</tbody></table>`;
 }
 
 function shortestOf() {
@@ -46,21 +51,19 @@ function CriticScreen({ wanted }) {
   const [chosen, choose] = useState(null);
   if (!all.length) return html`<${CriticByReturns} />`;
   const here = all.filter((p) => p.round === round);
-  const errors = here.map((p) => p.y - p.x), [{ reference }] = here;
-  const rmse = Math.sqrt(mean(errors.map((e) => e * e))), spread = variance(here.map((p) => p.x));
+  const errors = here.map((p) => p.y - p.x), [{ reference }] = here, { rmse, r2 } = scoresOf(here);
   const points = here.map((p) => ({ ...p, id: p.state, hint: `${stateLabel(p.state)}: V ${number(p.y)}, ${p.reference} ${number(p.x)}` }));
   return html`<section class="screen" aria-label="critic">
     <div class="filters"><${Rounds} id="critic-round" rounds=${rounds} value=${round} onChange=${setRound} />
-      <${Figure} label="RMSE" value=${number(rmse, 3)} /><${Figure} label="R²" value=${spread ? number(1 - mean(errors.map((e) => e * e)) / spread, 3) : "–"} />
+      <${Figure} label="RMSE" value=${rmse} /><${Figure} label="R²" value=${r2} />
       <${Figure} label="mean error" value=${signed(Number(mean(errors).toPrecision(3)))} /><${Figure} label="states" value=${number(here.length)} />
       <span class="muted" id="against">The critic of ${roundName(round)}, against ${REFERENCES[reference]}.</span></div>
     <div class="split critic"><div class="charts">
       <${Dots} title=${`predicted over ${reference}`} points=${points} xLabel=${`${reference}, exact`} yLabel="V of the critic" selected=${chosen} onClick=${(p) => choose(p.id)} />
       <${Calibration} points=${here} reference=${reference} />
       <${Bars} title="error by distance" xLabel="shortest way to the goal, in actions" yLabel="RMSE" groups=${[{ label: "RMSE", colour: SERIES[0], bars: byDistance(here, shortest) }]} />
-      ${rounds.length > 1 && errorByRound(all).map(([name, bars]) => html`<${Bars} title=${`error by round, against ${name}`} xLabel="round" yLabel="RMSE" groups=${[{ label: "RMSE", colour: SERIES[1], bars }]} />`)}
     </div>
-    <div><${Worst} key=${round} points=${here} shortest=${shortest} reference=${reference} />
+    <div>${rounds.length > 1 && html`<${ByRound} points=${all} rounds=${rounds} />`}<${Worst} key=${round} points=${here} shortest=${shortest} reference=${reference} />
       ${chosen != null && html`<p><b>${stateLabel(chosen)}</b> <${Go} to="states" with=${{ state: chosen, metric: "error", round }}>see it on the map<//></p>`}</div></div>
   </section>`;
 }
