@@ -72,7 +72,7 @@ class GridRun:
     def _write(self, hostile: bool) -> None:
         environment = {"environment": vars(CONFIG)}
         summary = {"seed": self.seed, "num_pairs": 9, "num_env_steps": 4321, "round": 2}
-        summary |= {"critic_r2": 0.9 - self.seed / 10}
+        summary |= {"round_1/critic_r2": 0.9 - self.seed / 10}
         write_run(self.directory, {"run": {"seed": self.seed}} | environment, 3, summary)
         with (self.directory / "metrics.jsonl").open("a") as file:
             for number, skill in self.skill.items():

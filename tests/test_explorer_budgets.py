@@ -2,10 +2,9 @@
 
 import csv
 import json
-import math
 
 import pytest
-from browser import Visit, choose
+from browser import Visit
 from explorer_runs import GridRun
 
 from lactchain.data.preferences import write_pairs
@@ -60,15 +59,6 @@ CHANGE = """async (selector, value) => {
   field.dispatchEvent(new Event(field.tagName === "SELECT" ? "change" : "input", {bubbles: true}));
   while (count.textContent === old) await new Promise(requestAnimationFrame);
 }"""
-
-
-def test_the_probability_of_an_answer_is_that_of_the_file_to_the_third_digit(visit, run):
-    answers = open_run(run.directory).inspections[2].answers.to_pylist()
-    visit.open("states")
-    choose(visit, run.states[17])
-    (answer,) = (row for row in answers if json.loads(row["state"]) == run.states[17])
-    expected = float(f"{math.prod(answer['probabilities']):.3g}")
-    assert f"probability\n{expected:g}" in visit.page.locator(".answer").nth(2).inner_text()
 
 
 @pytest.fixture

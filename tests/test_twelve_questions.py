@@ -15,7 +15,7 @@ from lactchain.data.trajectories import read_trajectories
 from lactchain.inspection.run_view import open_run
 from lactchain.runs.run import read_summary
 from lactchain.storage.manifests import write_with_manifest
-from lactchain_extras.explorer.contents import episodes_beside
+from lactchain_extras.explorer.contents import contents, episodes_beside
 from lactchain_extras.explorer.report import render, write_report
 from lactchain_extras.explorer.rollout_tables import Worth
 
@@ -142,7 +142,7 @@ def where_neither_gets_there(visitor, run, other):
 def whether_the_critic_got_better(visitor, *_):
     visitor.click("#tab-compare")
     heads, *rows = (row.split("\t") for row in visitor.texts("#runs tr"))
-    told = [(row[heads.index("critic's R²")], row[heads.index("pairs")]) for row in rows]
+    told = [(row[heads.index("critic's R², round 1")], row[heads.index("pairs")]) for row in rows]
     assert told == [("0.9", "9"), ("0.8", "9")]
 
 
@@ -232,3 +232,9 @@ def test_where_room_is_short_the_states_that_end_differently_come_first(runs, mo
     states = {label(episode.trajectory.infos[0]["state"]) for episode in some}
     assert 0 < len(states) < len(differing) and states <= differing
     assert f"from {len(states)} of 288 start states" in told
+    monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_CANDIDATES_BESIDE", 30)
+    held = contents(*views[:1], views[1:])
+    assert "Candidates of other runs are here from" in held.left_out
+    said, known = held.tables["candidates"], held.tables["states"]["state"]
+    rows = [number for run, number in zip(said["run"], said["state"], strict=True) if run]
+    assert 20 < len(rows) <= 30 and {label(json.loads(known[n])) for n in rows} <= differing

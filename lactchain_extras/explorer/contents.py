@@ -30,7 +30,7 @@ from lactchain_extras.explorer.tables import Columns, Row, as_columns
 
 MAX_BYTES_BESIDE = 6_000_000
 """What episodes of other runs may weigh, as text."""
-MAX_CANDIDATES_BESIDE = 50_000
+MAX_CANDIDATES_BESIDE = 150_000
 """How many candidates of other runs a page may hold."""
 
 
