@@ -6,7 +6,6 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,14 +157,6 @@ def test_where_nearly_all_drawn_episodes_succeed_rounds_are_compared_by_what_the
     assert max([cautious, better, failing], key=round_results.merit) == better
     exhaustive = [figures | {"actions_over_shortest": 1.0} for figures in (cautious, better)]
     assert max(exhaustive, key=round_results.merit) == exhaustive[0]  # no luck is in these
-
-
-@pytest.mark.parametrize(("clone", "result"), [(0.6, 2), (1.0, 0)])
-def test_a_clone_that_no_round_has_bettered_is_the_result(clone, result):
-    rounds = [{"of_optimum": share, "episode_return": 0.0} for share in (clone, 0.9, 0.95)]
-    config = SimpleNamespace(selection=None)
-    results = SimpleNamespace(evaluations=rounds, config=config, target_is_met=lambda: False)
-    assert round_results.RoundResults.chosen(results) == result
 
 
 @pytest.mark.slow

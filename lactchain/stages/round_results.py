@@ -266,7 +266,7 @@ class RoundResults:
             return last
         if self.config.selection is not None:
             return self.best
-        return max(range(last + 1), key=lambda n: merit(self.evaluations[n]))
+        return max(range(1, last + 1), key=lambda n: merit(self.evaluations[n]), default=0)
 
     def gather(self, number: int) -> None:
         """Puts what people look for first at the top of the run's folder, from a round.
