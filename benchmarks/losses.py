@@ -19,7 +19,7 @@ import argparse
 import logging
 import pickle
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,7 @@ CLONING = ("cloning", "weighted_cloning")
 """They need no further likelihood of the best beside them."""
 
 FIGURES = ("success_rate", "success_within_2_chains", "sampled_invalid_rate", "retrieval_skill")
-SETTINGS = ("loss", "learning_rate", "nll_weight", "settings")
+KEY = ("world", "seed", "num_epochs", "loss", "learning_rate", "nll_weight", "settings")
 
 Line = dict[str, Any]
 
@@ -89,9 +89,11 @@ class Course:
             rounds.train_critic(1)
             return rounds._improvement(1), config
 
-    def before(self) -> dict[str, Any]:
+    def before(self) -> Line:
         """The figures of the actor that all begin from."""
-        return summary(self.folder / "pipeline/round_0/evaluation")
+        found = summary(self.folder / "pipeline/round_0/evaluation")
+        nothing = {"gains/chosen": 0.0, "gains/rejected": 0.0, "cpu_seconds": 0.0}
+        return {key: found.get(key) for key in FIGURES} | nothing
 
     def candidates(self) -> tuple[list[str], list[list[RankedCompletion]]]:
         """What is asked where a pair can be made, and all distinct completions, best first."""
@@ -123,8 +125,9 @@ class Course:
         template = PromptTemplate.for_grammar(
             tokenizer, config.actor.strategy, self.rollouts.env.grammar
         )
-        rows = list(self._rows(template, tokenizer, model, loss.takes_all))
-        place = self.folder / f"{name}_{learning_rate:g}_{nll_weight:g}_{_short(settings)}"
+        rows = list(self._rows(template, tokenizer, loss.takes_all))
+        arm = f"{name}_{learning_rate:g}_{nll_weight:g}_{_short(settings)}_{self.num_epochs:g}"
+        place = self.folder / arm
         training = replace(config.training, learning_rate=learning_rate, num_epochs=self.num_epochs)
         with Run.of(replace(config, run=RunConfig(run_dir=str(place), seed=self.seed))) as run:
             trainer = PreferenceLossTrainer(
@@ -146,7 +149,7 @@ class Course:
         return figures | gains | {"cpu_seconds": spent, "num_rows": len(rows)}
 
     def _rows(
-        self, template: PromptTemplate, tokenizer: Any, model: Any, takes_all: bool
+        self, template: PromptTemplate, tokenizer: Any, takes_all: bool
     ) -> Iterator[ScoredRow]:
         """Rows to train on; scores in units of their standard deviation over all chains."""
         texts, states = self.candidates()
@@ -177,12 +180,19 @@ class Results:
 
     def of(self, course: Course, name: str, rate: float, nll_weight: float, settings: Line) -> Line:
         """The line of a training, which is done now if it was not yet."""
-        key = dict(zip(SETTINGS, (name, rate, nll_weight, settings), strict=True))
-        key |= {"world": course.world, "seed": course.seed}
+        key = (course.world, course.seed, course.num_epochs, name, rate, nll_weight, settings)
+        return self._made(key, lambda: course.train(name, rate, nll_weight, settings))
+
+    def before(self, course: Course) -> Line:
+        """The line of the actor that all begin from."""
+        return self._made((course.world, course.seed, 0, "before", 0.0, 0.0, {}), course.before)
+
+    def _made(self, key: tuple[Any, ...], make: Callable[[], Line]) -> Line:
+        asked = dict(zip(KEY, key, strict=True))
         for line in self.lines:
-            if all(line[k] == v for k, v in key.items()):
+            if all(line[k] == v for k, v in asked.items()):
                 return line
-        line = key | course.train(name, rate, nll_weight, settings)
+        line = asked | make()
         append_json_lines(self.file, [line])
         self.lines.append(line)
         print(_told(line), flush=True)
@@ -198,6 +208,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/losses"))
     parser.add_argument("--nll_weights", type=float, nargs="+", default=[0.0, 10.0])
     parser.add_argument("--num_epochs", type=float, default=4, help="half the preset's by default")
+    parser.add_argument("--learning_rate", type=float, help="of all, in the place of the sweep's")
     parser.add_argument("--sweep", action="store_true", help="choose settings by seed 100")
     parser.add_argument(
         "--factors",
@@ -222,9 +233,11 @@ def main() -> None:
         for world in given.worlds or TABLE_WORLDS:
             for seed in given.seeds:
                 course = Course(given, world, seed)
+                results.before(course)
                 for name in given.losses:
                     for nll_weight in _nll_weights(name, given.nll_weights):
-                        results.of(course, name, *chosen(results.lines, name, nll_weight))
+                        rate, *more = chosen(results.lines, name, nll_weight)
+                        results.of(course, name, given.learning_rate or rate, *more)
 
 
 def sweep(
@@ -272,11 +285,12 @@ def chosen(lines: Sequence[Line], name: str, nll_weight: float) -> tuple[Any, ..
 
 
 def report(lines: Sequence[Line], worlds: Sequence[str]) -> list[str]:
-    """A table for each world: means over seeds, and the difference from SimPO, seed by seed."""
+    """A table for each world: means over seeds, and differences from SimPO at its highest rate."""
     found: list[str] = []
     for world in worlds:
         here = [line for line in lines if line["world"] == world and line["seed"] != SWEEP_SEED]
-        base = {line["seed"]: line for line in here if _arm(line) == ("simpo", 10.0)}
+        simpo = [line for line in here if _arm(line)[:2] == ("simpo", 10.0)]
+        base = {line["seed"]: line for line in sorted(simpo, key=lambda of: of["learning_rate"])}
         rows = [
             [*_cells([line for line in here if _arm(line) == arm], base)]
             for arm in dict.fromkeys(map(_arm, here))
@@ -287,8 +301,8 @@ def report(lines: Sequence[Line], worlds: Sequence[str]) -> list[str]:
     return found
 
 
-def _arm(line: Line) -> tuple[str, float]:
-    return line["loss"], line["nll_weight"]
+def _arm(line: Line) -> tuple[str, float, float]:
+    return line["loss"], line["nll_weight"], line["learning_rate"]
 
 
 def _cells(lines: Sequence[Line], base: Mapping[int, Line]) -> Iterator[object]:
