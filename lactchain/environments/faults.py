@@ -80,9 +80,10 @@ def called(
         where = f"{place.filename}:{place.lineno}"
         told = _told(seed, action)
         raise EnvironmentFault(f"{env} raised {said}, at {where} ({told})") from error
-    finally:  # what is around it goes on, and has its time anew
-        _under_way.pop(thread)
-        if around:
+    finally:
+        if around is None:
+            del _under_way[thread]
+        else:  # what is around it goes on, and has its time anew
             _under_way[thread] = time.monotonic(), *around[1:]
 
 
