@@ -263,6 +263,7 @@ def test_worlds_that_wait_are_stepped_side_by_side_and_end_as_others_do():
     states = other.env.start_states()[:3]
     episodes = [*map(Episode, range(3), states)]
     assert waiting.play(policy, episodes) == other.play(policy, episodes)
+    assert waiting.play(policy, []) == []
     decisions = states, policy.act([""] * 3, [0] * 3), [0, 1, 2]
     assert waiting.outcomes(*decisions) == other.outcomes(*decisions)
 
@@ -324,8 +325,8 @@ def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
             with session(url) as player:
                 full = json.loads(player.recv())
         port = url.rpartition(":")[2]
-        one = [*command[:-4], "--port", port]
-        taken = subprocess.run(one, capture_output=True, text=True)
+        again = [*command, "--port", port]  # which may share a port, and still is not to
+        taken = subprocess.run(again, capture_output=True, text=True)
         others = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)

@@ -298,7 +298,7 @@ class _RowByRow:
 @contextmanager
 def _side_by_side(count: int) -> Iterator[Callable[[Callable, Iterable], list]]:
     """What applies a function to each of some things, in so many threads, in order."""
-    if count == 1:
+    if count <= 1:
         yield lambda function, things: [function(thing) for thing in things]
         return
     with ThreadPoolExecutor(count) as threads:

@@ -241,6 +241,7 @@ def serve(
         ConfigError: there is no such world, or the port is taken.
     """
     served = Served(config, max_sessions, panel)
+    _listen(host, port).close()  # sockets that share a port are not refused by each other
     listening = [_listen(host, port, num_processes > 1)]
     port = listening[0].getsockname()[1]
     listening += [_listen(host, port, True) for _ in range(num_processes - 1)]
