@@ -12,12 +12,11 @@ from lactchain.data.evaluations import read_episodes
 from lactchain.data.intervals import paired_interval
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
-from lactchain.inspection.run_view import open_run
+from lactchain.inspection.run_view import open_run, round_of
 from lactchain.runs.run import read_summary
 from lactchain.storage.manifests import write_with_manifest
 from lactchain_extras.explorer.contents import contents, episodes_beside
 from lactchain_extras.explorer.report import render, write_report
-from lactchain_extras.explorer.rollout_tables import Worth
 
 ROWS = ".compare .longtable tbody tr:not(.space)"
 SIDES = ".compare .side"
@@ -156,16 +155,23 @@ def what_the_last_round_added(visitor, run, _):
 
 
 def which_pairs_taught_it(visitor, run, other):
-    pairs = [(label(p.state), p) for n in (1, 2) for p in read_pairs(run.stage(n, "simpo/pairs"))]
+    pairs = [
+        (label(pair.state), folder.directory.name, pair)
+        for folder in (run, other)
+        for number in (1, 2)
+        for pair in read_pairs(folder.stage(number, "simpo/pairs"))
+    ]
     figures = both(run, other)
-    state = next(name for name, _ in pairs if figures[name][:2] != figures[name][2:])
+    state = next(name for name, _, _ in pairs if figures[name][:2] != figures[name][2:])
     visitor.click("#tab-compare")
     visitor.slide("section[aria-label=compare] input[type=search]", state)
     visitor.click(".compare header button:has-text('its pairs')")
     here = [row.split("\t") for row in visitor.texts(".longtable tbody tr:not(.space)")]
-    expected = [pair.margin for name, pair in pairs if name == state]
-    assert [number_of(margin) for margin, *_ in here] == pytest.approx(expected, rel=1e-3)
-    assert expected
+    expected = [(owner, pair.margin) for name, owner, pair in pairs if name == state]
+    assert sorted((row[1], number_of(row[0])) for row in here) == [
+        (owner, pytest.approx(margin, rel=1e-3)) for owner, margin in sorted(expected)
+    ]
+    assert {owner for owner, _ in expected} == {run.directory.name, other.directory.name}
 
 
 QUESTIONS = {
@@ -206,24 +212,27 @@ def test_these_are_the_questions_of_comparing_of_the_documentation(root):
     assert re.findall(r"^\| (.+\?) \|", text, re.MULTILINE) == list(QUESTIONS)
 
 
-def test_what_is_compared_at_first_is_what_each_run_ended_with(runs, tmp_path):
+def test_what_is_compared_at_first_is_what_each_run_ended_with(runs, tmp_path, monkeypatch):
     shutil.copytree(runs[1].directory, tmp_path / "undone")
     summary = read_summary(tmp_path / "undone") | {"round": 1}  # its last round was not kept
     write_with_manifest(tmp_path / "undone/summary.json", json.dumps(summary).encode(), {})
     one, two = open_run(runs[0].directory), open_run(tmp_path / "undone")
     told = re.search(r'id="facts">(.*?)</script>', render(one, [two]))[1]
     assert json.loads(told)["chosen"] == [2, 1]
-    episodes, _ = episodes_beside([one, two], [Worth(), Worth()])
-    assert {episode.stage for episode in episodes} == {"round_1/evaluation"}
+    episodes, _ = episodes_beside([one, two])
+    assert {episode.stage for episode in episodes[:288]} == {"round_1/evaluation"}
+    assert {round_of(episode.stage) for episode in episodes[288:]} == {0, 2}
+    monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_RUNS_BY_ROUND", 1)
+    of_many, _ = episodes_beside([one, two])
+    assert [e.trajectory for e in of_many] == [e.trajectory for e in episodes[:288]]
 
 
 def test_where_room_is_short_the_states_that_end_differently_come_first(runs, monkeypatch):
     views = [open_run(run.directory) for run in runs]
-    worth = [Worth(), Worth()]
-    whole, told = episodes_beside(views, worth)
-    assert len(whole) == 288 and told == ""
+    whole, told = episodes_beside(views)
+    assert len(whole) == 3 * 288 and told == ""
     monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_BYTES_BESIDE", 6_000)
-    some, told = episodes_beside(views, worth)
+    some, told = episodes_beside(views)
     differing = {
         state
         for state, (a, _, b, __) in both(*(Folder(r.directory) for r in runs)).items()
@@ -231,7 +240,7 @@ def test_where_room_is_short_the_states_that_end_differently_come_first(runs, mo
     }
     states = {label(episode.trajectory.infos[0]["state"]) for episode in some}
     assert 0 < len(states) < len(differing) and states <= differing
-    assert f"from {len(states)} of 288 start states" in told
+    assert f"from {len(states)} of 288 start states and 0 of 288 start states in earlier" in told
     monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_CANDIDATES_BESIDE", 30)
     held = contents(*views[:1], views[1:])
     assert "Candidates of other runs are here from" in held.left_out

@@ -32,6 +32,14 @@ MAX_BYTES_BESIDE = 6_000_000
 """What episodes of other runs may weigh, as text."""
 MAX_CANDIDATES_BESIDE = 150_000
 """How many candidates of other runs a page may hold."""
+MAX_PAIRS_BESIDE = 60_000
+"""How many preference pairs of other runs a page may hold."""
+MAX_RUNS_BY_ROUND = 5
+"""Of more runs a page holds what was played and said in the rounds that are their results alone."""
+
+
+Groups = dict[tuple[bool, str], list[Any]]
+"""What is here of a start state (its JSON), of rounds that are results, and of others (False)."""
 
 
 @dataclass(frozen=True)
@@ -58,20 +66,19 @@ def contents(
     """What a run folder holds, the episodes `shown` in any case; curves and results of others."""
     states, ways, runs = States(view.picture), Ways(view.env), [view, *beside]
     vocabularies = [Vocabulary(run.directory) for run in runs]
-    # The run itself without its rounds, whose pairs it might count as its own.
-    parts = {"": RunView(view.directory), **view.stages}
+    parts = _parts(view)
     worth = {number: _worth(view, number) for number in dict.fromkeys(map(round_of, parts))}
     # A page of a run under way has to cost little: without critics' episodes, by far the most.
     told = [name for name in parts if view.summary is not None or not name.endswith("/critic")]
     played, num_episodes = chosen_episodes(
         [(name, parts[name], worth[round_of(name)]) for name in told], shown
     )
-    of_each = [_worth(run, chosen_round(run)) for run in runs]
-    others, some_episodes = episodes_beside(runs, of_each)
+    others, some_episodes = episodes_beside(runs)
     recorded = [recorded_rows(view, states, ways, number) for number in view.inspections]
     answers = [row for rows, _ in recorded for row in rows]
     candidates = [row | {"run": 0} for _, rows in recorded for row in rows]
     said, some_candidates = candidates_beside(runs, states, ways)
+    taught, some_pairs = pairs_beside(runs, states, ways)
     rows = {
         "episodes": (episode_row(episode, states) for episode in (*played, *others)),
         "steps": (
@@ -81,7 +88,7 @@ def contents(
         ),
         "answers": answers or played_rows(view, states, vocabularies[0], worth),
         "candidates": [*candidates, *said],
-        "pairs": _pairs(parts, states, ways),
+        "pairs": [*_pairs(view, states, ways), *taught],
         "dropped": _dropped(parts),
         "results": _results(runs, states),
         "values": _values(parts, states),
@@ -92,8 +99,13 @@ def contents(
         "states": states.rows,  # last: the others have told which there are
     }
     tables = {name: as_columns(name, those) for name, those in rows.items()}
-    left_out = " ".join(filter(None, (some_episodes, some_candidates)))
+    left_out = " ".join(filter(None, (some_episodes, some_candidates, some_pairs)))
     return Contents(tables, [episode.trajectory for episode in played], num_episodes, left_out)
+
+
+def _parts(view: RunView) -> dict[str, RunView]:
+    """A run and its stages; itself without its rounds, whose pairs it might count as its own."""
+    return {"": RunView(view.directory), **view.stages}
 
 
 def _worth(view: RunView, number: int | None) -> Worth:
@@ -116,14 +128,16 @@ def _recorded(inspection: Inspection) -> StateValues | None:
     return StateValues(states, tuple(row["value"] for row in rows), None, *units) if rows else None
 
 
-def _pairs(parts: Mapping[str, RunView], states: States, ways: Ways) -> Iterator[Row]:
-    for name, part in parts.items():
+def _pairs(view: RunView, states: States, ways: Ways, number_of_run: int = 0) -> Iterator[Row]:
+    for name, part in _parts(view).items():
         for number, pair in enumerate(part.pairs):
             after = part.pairs_after.get(number, (None, None))
-            place = {"stage": name, "round": round_of(name), "prompt": str(pair.prompt)}
             yield {
                 **vars(pair),
-                **place,
+                "run": number_of_run,
+                "stage": name,
+                "round": round_of(name),
+                "prompt": str(pair.prompt),
                 "state": states.number(pair.state or None),
                 "chosen_way": ways.way(pair.state, pair.chosen),
                 "rejected_way": ways.way(pair.state, pair.rejected),
@@ -195,68 +209,99 @@ def _members(view: RunView) -> Iterator[Row]:
 # --- other runs ----------------------------------------------------------------------------------
 
 
-def episodes_beside(runs: Sequence[RunView], worth: Sequence[Worth]) -> tuple[list[Played], str]:
-    """Episodes of all runs but the first, and what is left out of them, if anything.
-
-    Args:
-        worth: by what the completions of each run are valued, in the order of the runs.
-    """
-    by_state: dict[str, list[Played]] = {}
-    for number, (run, values) in enumerate(zip(runs, worth, strict=True)):
-        for episode in _evaluated(run, values, number) if number else ():
-            by_state.setdefault(key(episode.trajectory.infos[0]["state"]), []).append(episode)
+def episodes_beside(runs: Sequence[RunView]) -> tuple[list[Played], str]:
+    """Episodes of all runs but the first, and what is left out of them, if anything."""
+    groups: Groups = {}
+    for number, run in _beside(runs):
+        for name in _evaluations(run, len(runs)):
+            for episode in _evaluated(run, name, number):
+                state = key(episode.trajectory.infos[0]["state"])
+                groups.setdefault((_is_result(run, name), state), []).append(episode)
     told: set[str] = set()
 
     def weighed(episode: Played) -> int:
         return weight(episode.trajectory, told)
 
-    return _differing_first(runs, by_state, weighed, MAX_BYTES_BESIDE, "Episodes")
+    return _differing_first(runs, groups, weighed, MAX_BYTES_BESIDE, "Episodes")
 
 
 def candidates_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[list[Row], str]:
-    """What all runs but the first might say in the rounds that are their results; as above."""
-    by_state: dict[str, list[Row]] = {}
-    for number, run in enumerate(runs):
+    """What all runs but the first might say; as above."""
+    groups: Groups = {}
+    for number, run in _beside(runs):
         chosen = chosen_round(run)
-        if number == 0 or chosen not in run.inspections:
-            continue
-        for row in recorded_rows(run, states, ways, chosen)[1]:
-            # Its tokens would weigh more than all else.
-            beside = row | {"run": number, "tokens": None, "probabilities": None}
-            by_state.setdefault(states.rows[row["state"]]["state"], []).append(beside)
-    return _differing_first(runs, by_state, lambda _: 1, MAX_CANDIDATES_BESIDE, "Candidates")
+        rounds = (
+            run.inspections if len(runs) <= MAX_RUNS_BY_ROUND else {chosen} & {*run.inspections}
+        )
+        for said_in in rounds:
+            for row in recorded_rows(run, states, ways, said_in)[1]:
+                # Its tokens would weigh more than all else.
+                beside = row | {"run": number, "tokens": None, "probabilities": None}
+                place = said_in == chosen, states.rows[row["state"]]["state"]
+                groups.setdefault(place, []).append(beside)
+    return _differing_first(runs, groups, _one, MAX_CANDIDATES_BESIDE, "Candidates")
+
+
+def pairs_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[list[Row], str]:
+    """The pairs that taught all runs but the first, of states that are known; as above."""
+    groups: Groups = {}
+    for number, run in _beside(runs):
+        for row in _pairs(run, states, ways, number):
+            if row["state"] is not None:
+                groups.setdefault((True, states.rows[row["state"]]["state"]), []).append(row)
+    return _differing_first(runs, groups, _one, MAX_PAIRS_BESIDE, "Pairs")
+
+
+def _beside(runs: Sequence[RunView]) -> list[tuple[int, RunView]]:
+    return list(enumerate(runs))[1:]
+
+
+def _one(_: Row) -> int:
+    return 1
 
 
 def _differing_first(
     runs: Sequence[RunView],
-    by_state: Mapping[str, list[Any]],
+    groups: Groups,
     weigh: Callable[[Any], int],
     most: int,
     what: str,
 ) -> tuple[list[Any], str]:
-    """All from as many start states as weigh no more than that; what of them is left out."""
-    differing, kept, num_states = _differing(runs), [], 0
-    for state in sorted(by_state, key=lambda state: -differing[state]):
-        most -= sum(map(weigh, by_state[state]))
+    """All of as many groups as weigh no more than that; what of them is left out."""
+    differing, kept, held = _differing(runs), [], Counter()
+    for group in sorted(groups, key=lambda group: (not group[0], -differing[group[1]])):
+        most -= sum(map(weigh, groups[group]))
         if most < 0:
             break
-        kept += by_state[state]
-        num_states += 1
-    if num_states == len(by_state):
+        kept += groups[group]
+        held[group[0]] += 1
+    found = Counter(of_result for of_result, _ in groups)
+    if held == found:
         return kept, ""
+    parts = [
+        f"{held[of_result]:,} of {count:,} start states{'' if of_result else ' in earlier rounds'}"
+        for of_result, count in sorted(found.items(), reverse=True)
+    ]
     return kept, (
-        f"{what} of other runs are here from {num_states:,} of {len(by_state):,} start states, "
-        "those that end differently first; the table counts all."
+        f"{what} of other runs are here from {' and '.join(parts)}, those that end differently "
+        "first; the table counts all."
     )
 
 
-def _evaluated(run: RunView, worth: Worth, number: int) -> Iterator[Played]:
-    """The episodes of a run's result, from states that are known."""
-    chosen = chosen_round(run)
-    stage = "" if chosen is None else f"round_{chosen}/evaluation"
-    part = run.parts.get(stage)
-    is_evaluated = part is not None and "after" in part.episodes
-    for place, trajectory in enumerate(part.trajectories if is_evaluated else ()):
+def _is_result(run: RunView, stage: str) -> bool:
+    return round_of(stage) == chosen_round(run)
+
+
+def _evaluations(run: RunView, num_runs: int) -> list[str]:
+    """The parts of a run that evaluate it, of which many runs show their results alone."""
+    found = [name for name, part in run.parts.items() if "after" in part.episodes]
+    return [n for n in found if num_runs <= MAX_RUNS_BY_ROUND or _is_result(run, n)]
+
+
+def _evaluated(run: RunView, stage: str, number: int) -> Iterator[Played]:
+    """The episodes of an evaluation, from states that are known."""
+    worth = _worth(run, round_of(stage))
+    for place, trajectory in enumerate(run.parts[stage].trajectories):
         if len(trajectory) and trajectory.infos[0].get("state") is not None:
             yield Played(stage, place, trajectory, worth, number)
 

@@ -22,8 +22,8 @@ COLUMNS = {
     "success num_actions return value q advantage optimal policy_value shortest",
     "candidates": "run round state completion tokens probabilities probability count reward score "
     "invalid chosen rejected",
-    "pairs": "stage round state prompt chosen rejected chosen_value rejected_value chosen_return "
-    "rejected_return chosen_logprob rejected_logprob chosen_after rejected_after "
+    "pairs": "run stage round state prompt chosen rejected chosen_value rejected_value "
+    "chosen_return rejected_return chosen_logprob rejected_logprob chosen_after rejected_after "
     "chosen_way rejected_way",
     "dropped": "stage round reason count",
     "results": "run round state success num_chains shortest",

@@ -76,8 +76,7 @@ function App() {
 }
 
 function badge(id) {
-  const counts = { states: "answers", episodes: "episodes", pairs: "pairs" };
-  const count = id === "states" ? new Set(tables.answers.column("state")).size : id === "episodes" ? rowsWith("episodes", "run", 0).length : counts[id] ? tables[counts[id]].length : 0;
+  const count = id === "states" ? new Set(tables.answers.column("state")).size : ["episodes", "pairs"].includes(id) ? rowsWith(id, "run", 0).length : 0;
   return count ? html` <small>${number(count)}</small>` : "";
 }
 

@@ -126,7 +126,7 @@ function Together({ state, pair }) {
     if (by && event.target.tagName !== "INPUT") { event.preventDefault(); jump(step + by); }
   };
   return html`<div class="detail" tabindex="0" onKeyDown=${keys} role="region" aria-label="both episodes, step by step">
-    <header><b>${stateLabel(state)}</b> · <${Go} to="states" with=${{ state }}>its answers in every round<//> · <${Go} to="pairs" with=${{ state }}>its pairs<//> · <${Go} to="episodes" with=${{ filter: { run: "all", start: String(state) } }}>all episodes from here<//></header>
+    <header><b>${stateLabel(state)}</b> · <${Go} to="states" with=${{ state }}>its answers in every round<//> · <${Go} to="pairs" with=${{ state, run: "all" }}>its pairs<//> · <${Go} to="episodes" with=${{ filter: { run: "all", start: String(state) } }}>all episodes from here<//></header>
     <div class="two">${pair.map((side, n) => html`<section class="side" aria-label=${n ? "to" : "from"}><h4>${sideName(side)}</h4><${Side} episode=${episodes[n]} step=${step} /></section>`)}</div>
     <div class="controls"><button aria-label="completion before" onClick=${() => jump(step - 1)}>‹</button><button aria-label="next completion" onClick=${() => jump(step + 1)}>›</button>
       <input type="range" aria-label="completion" min="0" max=${most - 1} value=${step} onInput=${(event) => jump(Number(event.target.value))} /><span class="muted">${step + 1} / ${most}</span></div>
