@@ -11,8 +11,9 @@ from PIL import Image, ImageColor
 import lactchain.worlds  # noqa: F401  registers
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
-from lactchain.environments.language import make_language_env
+from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains
+from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError
 from lactchain.worlds.canvas import AGENT, CELL, FILLS, FLAG, PAPER, WALL
 from lactchain_extras.films import Frame, NotingPolicy, film, write_gif
@@ -135,3 +136,35 @@ def test_captions_hold_anything_that_a_model_says(tmp_path):
     write_gif(tmp_path / "a.gif", {hostile: [Frame(pixels, hostile)]})
     with Image.open(tmp_path / "a.gif") as picture:
         assert picture.width == 180
+
+
+class Lamp(gym.Env):
+    """A lamp that two actions switch; it says of no state that it could be put into it."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+    action_space, observation_space = gym.spaces.Discrete(2), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.lit = 0
+        return self.lit, {}
+
+    def step(self, action):
+        self.lit = int(action)
+        return self.lit, 0.0, False, False, {}
+
+    def render(self):
+        return np.full((4, 4, 3), 255 * self.lit, np.uint8)
+
+
+def test_a_world_whose_states_are_replayed_is_filmed_from_one_of_them():
+    view = TextView(("off", "on"), "{lit}", lambda env, observation, info: {"lit": observation})
+    gym.register("films/Lamp-v0", lambda: LanguageEnv(Lamp(), view))
+    try:
+        config = EnvironmentConfig("films/Lamp-v0", max_chain_length=2)
+        grammar = make_language_env(config).grammar
+        state = {"seed": 1, "played": [1]}
+        frames = film(config, Episode(1, state), [grammar.render([0, 1])])
+    finally:
+        del gym.registry["films/Lamp-v0"]
+    assert [int(frame.pixels.mean()) for frame in frames] == [255, 0, 255]

@@ -30,6 +30,7 @@ from lactchain.errors import CollapseError, ConfigError
 from lactchain.runs.run import read_metrics
 from lactchain.stages import round_results
 from lactchain.stages.pipeline_config import SelectionConfig
+from lactchain.stages.round_results import RoundResults
 from lactchain.stages.run_pipeline import RunPipelineConfig
 from lactchain.stages.train_bc import WarmStartConfig
 from lactchain.storage.manifests import read_run_file, write_run_file
@@ -218,3 +219,24 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
     (run_dir / "summary.json").unlink()
     run_here("run_pipeline", config)
     assert read_summary(run_dir) == written
+
+
+EXACT = {"actions_over_shortest": 1.0, "episode_return": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("target", "rates", "result", "is_over"),
+    [
+        ({"success_rate": 0.99}, [1.0, 0.95], 0, True),  # a perfect clone, which a round unlearnt
+        ({"success_rate": 0.99}, [1.0, 1.0], 1, True),
+        ({"success_rate": 0.99}, [0.9, 0.8], 0, False),
+        ({"success_rate": 0.99}, [0.8, 0.9, 0.7], 1, False),
+        ({"success_rate": 0.99}, [0.8, 0.8], 1, False),
+        ({}, [1.0, 0.9], 0, False),
+    ],
+)
+def test_the_result_of_a_run_is_the_clone_where_no_round_is_as_good(target, rates, result, is_over):
+    results = RoundResults(RunPipelineConfig(target=target), None)
+    rounds = [EXACT | {"success_rate": rate, "undone": False} for rate in rates]
+    results.evaluations.extend(rounds)
+    assert (results.chosen(), results.is_enough()) == (result, is_over)

@@ -331,7 +331,8 @@ def lists_states(env: Any) -> bool:
 
 @fresh
 def _replayed_state(env: gym.Env) -> State:
-    return {"seed": env.seed, "played": [*env.played]}
+    seed, played = map(env.get_wrapper_attr, ("seed", "played"))  # other wrappers may be around
+    return {"seed": seed, "played": [*played]}
 
 
 @fresh

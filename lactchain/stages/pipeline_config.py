@@ -71,8 +71,8 @@ class RunPipelineConfig(Bounded):
     selection: SelectionConfig | None = None
     """How rounds are compared, so that one that is worse than the best before it is undone; null:
     none is undone."""
-    num_rounds: AtLeast1 = 4
-    """Rounds at most."""
+    num_rounds: AtLeast1 | None = 4
+    """Rounds at most; null: follows from the world."""
     learning_rate_decay: PositiveShare = 1.0
     """Factor on SimPO's learning rate from round to round, in (0, 1]: later rounds have pairs of
     fewer states, and should disturb the others less."""

@@ -217,7 +217,7 @@ class RoundResults:
 
     def is_enough(self) -> bool:
         """Whether there is no use in another round."""
-        return self.target_is_met() or self.stand_still() or self._goes_in_circles()
+        return self.target_met_by() is not None or self.stand_still() or self._goes_in_circles()
 
     def _goes_in_circles(self) -> bool:
         if self.config.selection is None:
@@ -238,14 +238,18 @@ class RoundResults:
         took = f"{now - before:.0f} s"
         return {"round": number, **shown, "took": took, "alarms": " ".join(figures["alarms"])}
 
-    def target_is_met(self) -> bool:
-        """Whether the last evaluation meets every figure of the target, if there is one."""
-        last, target = self.evaluations[-1], self.config.target
+    def target_met_by(self) -> int | None:
+        """The last round that counts and meets every figure of the target; the clone is round 0."""
+        met = (n for n, figures in enumerate(self.evaluations) if self._meets_target(figures))
+        return max(met, default=None)
+
+    def _meets_target(self, figures: dict[str, Any]) -> bool:
+        target = self.config.target
         return (
             bool(target)
-            and not last["undone"]
+            and not figures["undone"]
             and all(
-                _meets(practised(last, name), bound, name in AT_MOST)
+                _meets(practised(figures, name), bound, name in AT_MOST)
                 for name, bound in target.items()
             )
         )
@@ -261,12 +265,13 @@ class RoundResults:
 
     def chosen(self) -> int:
         """The round whose actor is the result."""
-        last = len(self.evaluations) - 1
-        if self.target_is_met():
-            return last
+        if (met := self.target_met_by()) is not None:
+            return met
         if self.config.selection is not None:
             return self.best
-        return max(range(1, last + 1), key=lambda n: merit(self.evaluations[n]), default=0)
+        merits = list(map(merit, self.evaluations))
+        best = max(range(1, len(merits)), key=merits.__getitem__, default=0)
+        return best if merits[best] >= merits[0] else 0
 
     def gather(self, number: int) -> None:
         """Puts what people look for first at the top of the run's folder, from a round.
@@ -285,7 +290,8 @@ class RoundResults:
                 verify_if_described(file, AGAIN)
                 write_with_manifest(self.run.path(name), file.read_bytes(), {})
         trained = f"round_{number}/simpo" if number else "warm_start"
-        for name, source in (("actor", trained), ("critic", f"round_{number}/critic")):
+        # What was there before any round is what the critic of the first one values.
+        for name, source in (("actor", trained), ("critic", f"round_{max(1, number)}/critic")):
             there = (self.run.directory / source / name).is_dir()  # else it was given, or is none
             stand_for(self.run.path(name), f"{source}/{name}" if there else None)
 
@@ -327,7 +333,7 @@ class RoundResults:
             "num_env_steps": sum(stage.get("num_env_steps", 0) for stage in stages),
             **self.run.worked(),
             "num_rounds": len(self.evaluations) - 1,
-            "target_met": self.target_is_met(),
+            "target_met": self.target_met_by() is not None,
             "round": chosen,
             "actor": {"model": actor.model, "adapter": actor.adapter},
             "critic": critic,

@@ -140,9 +140,10 @@ def _measured(config: RunPipelineConfig, path: Path | None) -> RunPipelineConfig
 def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
     """Prints the figures of a pipeline, and what to do next."""
     number = summary["round"]
-    verdict = f"round {number} is the best one, no round has met the target"
+    best = f"round {number}" if number else "the actor before any round"
+    verdict = f"{best} is the best one, no round has met the target"
     if summary["target_met"]:
-        verdict = f"round {number} has met the target"
+        verdict = f"{best} has met the target"
     actor = summary["actor"]["adapter"] or summary["actor"]["model"]
     figures(f"{config.run.run_dir}: {verdict}", summary | {"actor": actor})
     console.print(plain(f"everything is in {place_of(config)}"), soft_wrap=True)

@@ -224,6 +224,11 @@ RULES = (
     SizingRule(
         "target", lambda world, config, _: target_of(world), "what can be asked of this world"
     ),
+    SizingRule(
+        "num_rounds",
+        lambda world, config, _: 12 if config.target else 3,
+        "twelve; three where no figure can tell when it is enough",
+    ),
 )
 
 
