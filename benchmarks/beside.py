@@ -3,13 +3,14 @@
     python benchmarks/beside.py HEAD~5 -- train_dqn --config configs/train_dqn/cartpole.yaml
     python benchmarks/beside.py HEAD~5 --also "train_ppo --config configs/train_ppo/cartpole.yaml"
 
-Both sides run in turns, each as a whole command in a folder of its own, with this environment's
-packages; the side that begins changes with each pair. Printed are the median ratio of the pairs and
+Each side is one process that runs the command again and again, with this environment's packages, in
+a run folder that is new each time; the sides take turns, and the one that begins changes with each
+pair. The first pair, which imports, does not count. Printed are the median ratio of the pairs and
 Student's 95 % interval of the mean of their logarithms, after each pair, so that one may stop.
 """
 
+import json
 import math
-import os
 import shlex
 import statistics
 import subprocess
@@ -41,31 +42,53 @@ def compare(sides: dict[str, Path], commands: list[list[str]], repeats: int, fol
     """Plays all commands in turns, and prints what is known after each round of them."""
     print(processor(), flush=True)
     logs: dict[str, list[float]] = {shlex.join(command): [] for command in commands}
-    for repeat in range(repeats):
+    workers = {side: started(tree, folder / "log") for side, tree in sides.items()}
+    for repeat in range(repeats + 1):
         for command, ratios in zip(commands, logs.values(), strict=True):
             turns = [*sides] if repeat % 2 else [*reversed(sides)]
-            took = {side: seconds(sides[side], command, folder) for side in turns}
+            took = {side: seconds(workers[side], sides[side], command, folder) for side in turns}
             here, there = (took[side] for side in sides)
-            ratios.append(math.log(here / there))
-            print(
-                f"{shlex.join(command)}: {here:.1f} s here, {there:.1f} s; {shown(ratios)}",
-                flush=True,
-            )
+            if repeat:
+                ratios.append(math.log(here / there))
+                told = f"{here:.2f} s here, {there:.2f} s; {shown(ratios)}"
+                print(f"{shlex.join(command)}: {told}", flush=True)
 
 
-def seconds(tree: Path, command: list[str], folder: Path) -> float:
-    """CPU-seconds, of user and system, of a script of this tree, in an empty run folder."""
+WORKER = """
+import json, os, runpy, sys, time
+told = os.fdopen(os.dup(1), "w")
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+for line in sys.stdin:
+    sys.argv = json.loads(line)
+    began = time.process_time()
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+    print(time.process_time() - began, file=told, flush=True)
+"""
+"""A process that runs scripts by their command lines, and answers with the CPU-seconds of each."""
+
+
+def started(tree: Path, log: Path) -> subprocess.Popen[str]:
+    """A worker that imports what lies in this tree."""
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log.open("a")}
+    variables = environment() | {"PYTHONPATH": str(tree)}
+    typed = [sys.executable, "-c", WORKER]
+    return subprocess.Popen(typed, cwd=tree, env=variables, text=True, **streams)
+
+
+def seconds(worker: subprocess.Popen[str], tree: Path, command: list[str], folder: Path) -> float:
+    """CPU-seconds of a script of this tree, in an empty run folder."""
     script, *settings = command
     with tempfile.TemporaryDirectory(dir=folder) as run:
-        place = ["--run.run_dir", f"{run}/run"]
-        typed = [sys.executable, f"{tree}/scripts/{script}.py", *settings, *place]
-        variables = environment() | {"PYTHONPATH": str(tree)}
-        with open(f"{run}/log", "w") as log:
-            process = subprocess.Popen(typed, cwd=tree, env=variables, stdout=log, stderr=log)
-            _, status, used = os.wait4(process.pid, 0)
-        if status:
-            sys.exit(Path(log.name).read_text()[-2000:])
-    return used.ru_utime + used.ru_stime
+        line = [f"{tree}/scripts/{script}.py", *settings, "--run.run_dir", f"{run}/run"]
+        worker.stdin.write(json.dumps(line) + "\n")
+        worker.stdin.flush()
+        if not (told := worker.stdout.readline()):
+            sys.exit((folder / "log").read_text()[-2000:])
+    return float(told)
 
 
 def shown(logs: list[float]) -> str:
