@@ -203,6 +203,8 @@ def test_the_more_ways_differ_the_more_of_them_are_cloned(world, num_ways, num_c
     behavior = fill(preset(), size, processes=1)[0].warm_start.behavior
     found = size.num_ways, behavior.num_chains, behavior.competent_fraction
     assert found == (num_ways, num_chains, share)
+    speaking = with_value(preset(), "environment.template", None)
+    assert fill(speaking, size, processes=1)[0].warm_start.behavior.competent_fraction == 1.0
 
 
 def test_dice_of_which_no_model_tells_want_the_most_episodes():

@@ -78,8 +78,10 @@ def rows_of_simpo(world: WorldFacts) -> int:
     return _clamped(ROWS_OF_AN_ACTION * world.num_states * world.path_length, 19_200, 115_200)
 
 
-def best_share(world: WorldFacts) -> float:
+def best_share(world: WorldFacts, template: str | None) -> float:
     """The share of best chains among those that are cloned."""
+    if template != "brief":
+        return 1.0
     return round(min(1.0, max(0.1, CLONES_OF_A_WAY * world.num_ways / FEWEST_CLONES)), 2)
 
 
@@ -155,9 +157,10 @@ RULES = (
     ),
     SizingRule(
         "warm_start.behavior.competent_fraction",
-        lambda world, config, _: best_share(world),
+        lambda world, config, _: best_share(world, config.environment.template),
         f"a tenth of what is cloned, or each different best way {CLONES_OF_A_WAY} times: where"
-        " hardly two states share one, they have to be learnt by heart",
+        " hardly two states share one, they have to be learnt by heart; all of it where a world"
+        " speaks in sentences, which have to be read first",
     ),
     SizingRule(
         "warm_start.training.batch_size",
