@@ -12,7 +12,7 @@ from torch import nn
 from training_setups import exit_codes
 
 from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import ConfigError
 from lactchain.models import loading
 from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
@@ -117,10 +117,21 @@ def test_experts_are_trained_by_what_can_be_saved_and_merged(name, tmp_path):
     with pytest.raises(ConfigError, match="lora: expected an adapter .* experts"):
         load_actor(config, trainable=True)
     model, _ = load_actor(replace(config, lora=LORA), trainable=True)
+    torch.manual_seed(0)
+    for weight in (w for n, w in model.named_parameters() if "lora_B" in n):
+        nn.init.normal_(weight, std=0.02)
     save_adapter(model, tmp_path / "adapter")
     config = replace(config, adapter=str(tmp_path / "adapter"))
-    with pytest.raises(DataError, match="updates of experts cannot be merged"):
-        export_actor(config, tmp_path / "export", "float32")
+    export_actor(config, tmp_path / "export", "float32")
+    exported = replace(config, model=str(tmp_path / "export"), adapter=None)
+    ids = torch.arange(3, 23)[None]
+    with torch.inference_mode():
+        trained, alone, plain = (
+            load_actor(c)[0](input_ids=ids).logits.log_softmax(-1)
+            for c in (config, exported, replace(config, adapter=None))
+        )
+    torch.testing.assert_close(alone, trained, atol=1e-5, rtol=1e-5)
+    assert (trained - plain).abs().max() > 1e-3
 
 
 def test_a_target_network_in_float32_follows_weights_of_16_bits(weights):

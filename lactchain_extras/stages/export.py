@@ -1,10 +1,9 @@
 """Exports an actor, or a critic, as one model: base and adapter merged in float32.
 
 Reads the actor's weights and its adapter; writes RUN/model/, which vLLM, SGLang, llama.cpp's
-converter or transformers load by themselves: weights in the base's shards, tokenizer, chat
-template, model card. They are rounded to --dtype, and it says what share of the update that keeps:
-of short trainings much of it is lost in bfloat16, and less in float16 where the weights are not too
-large for that. With --critic a trained critic becomes a reward model instead.
+converter or transformers load by themselves. Weights are rounded to --dtype, and it says what share
+of the update that keeps: of short trainings much of it is lost in bfloat16, and less in float16
+where the weights are not too large for that. With --critic a trained critic becomes a reward model.
 """
 
 from __future__ import annotations
@@ -58,13 +57,6 @@ def export(config: ExportConfig, run: Run) -> dict[str, Any]:
             summary = export_critic(config.critic, folder, config.critic_as)
     else:
         with disk_errors(folder):
-            report = export_actor(config.actor, folder, config.dtype)
-        summary = {"num_parameters": report.num_parameters, "dtype": config.dtype}
-        if report.worst is not None:
-            summary |= {
-                "share_of_update_kept": report.share_kept,
-                "least_share_kept": report.kept[report.worst],
-                "least_kept_in": report.worst,
-            }
+            summary = export_actor(config.actor, folder, config.dtype)
     plugins.call("card", config, run, "model", summary)
     return summary
