@@ -20,6 +20,7 @@ import numpy as np
 from lactchain.baselines.transitions import TransitionData
 from lactchain.data.parquet import MOST_UNPACKED
 from lactchain.errors import DataError
+from lactchain_extras.exchange.minari_files import minari_episodes
 
 D4RL_KEYS = ("timeouts", "next_observations")
 H5_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
@@ -220,26 +221,13 @@ def read_minari_transitions(path: str | Path) -> TransitionData:
     Minari records the state after the last step, so nothing is dropped.
 
     Raises:
-        DataError: the folder holds no Minari data set.
+        DataError: the folder holds no Minari data set of arrays.
         ImportError: minari is not installed.
     """
-    try:
-        from minari import MinariDataset
-    except ImportError as error:
-        raise ImportError(
-            "reading Minari data needs minari: pip install 'lactchain[minari]'"
-        ) from error
-    data_path = Path(path) / "data"
-    if not data_path.is_dir():
-        raise DataError(f"{path}: expected the folder of a Minari data set, found no data/ in it")
-    try:
-        episodes = [
-            RecordedEpisode(
-                *map(np.asarray, (e.observations, e.actions, e.rewards)), bool(e.terminations[-1])
-            )
-            for e in MinariDataset(data_path).iterate_episodes()
-        ]
-    except Exception as error:  # noqa: BLE001  - Minari's own errors are of every kind (0.5)
-        what = f"{type(error).__name__}: {error}"
-        raise DataError(f"{path}: expected a Minari data set that can be read, {what}") from error
+    episodes = (
+        RecordedEpisode(
+            *map(np.asarray, (e.observations, e.actions, e.rewards)), bool(any(e.terminations[-1:]))
+        )
+        for _, e, _ in minari_episodes(path)
+    )
     return from_episodes(episodes, str(path))

@@ -134,7 +134,6 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
         "make_offline_data": {
             "behavior": RecordingConfig({"optimal": 0.4, "random": 0.6}),
             "collect": COLLECT,
-            "export": ["minari"],
         },
         "train_bc": {"actor": actor, "behavior": BEHAVIOR, "training": TRAINING},
         "collect_rollouts": {"actor": sampler, "collect": COLLECT},

@@ -45,7 +45,6 @@ from lactchain.stages.train_critic import critic_figures
 from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.trainers.critic import EpisodeTable
 from lactchain.types import FunctionPolicy
-from lactchain_extras.exchange.minari_files import read_minari
 from lactchain_extras.explorer.summary import Share, summarise
 from lactchain_extras.stages.make_offline_data import region_episodes
 
@@ -161,12 +160,11 @@ def test_the_critic_is_asked_what_a_cut_episode_is_worth_and_learns_no_such_row(
     assert not ids & {tuple(table.inputs[i]) for i in table.row_inputs}
 
 
-def test_recorded_episodes_and_their_exports_leave_them_out(weights, tmp_path):
+def test_recorded_episodes_leave_them_out(weights, tmp_path):
     states, texts = held(HALF)
     config = config_of("make_offline_data", weights, tmp_path / "run", environment=HALF)
     run_here("make_offline_data", config)
     assert not asked(read_trajectories(tmp_path / "run/trajectories")) & texts
-    assert not asked(read_minari(tmp_path / "run/minari" / config.dataset_id)) & texts
 
 
 OF_THEM = r"record\.parquet: expected no decision in a state that"

@@ -1,6 +1,5 @@
 """Offline data: who acted, where, in which words, and that it comes back from other formats."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains, behavior_policy
 from lactchain.errors import ConfigError
 from lactchain_extras.stages.make_offline_data import (
-    MakeOfflineDataConfig,
     RecordingConfig,
     region_episodes,
     retell,
@@ -36,16 +34,8 @@ def make(config, run_dir: Path, **changes):
 
 
 @pytest.fixture(scope="module")
-def maze_run(tmp_path_factory):
-    """A run folder with the episodes in all formats."""
-    run_dir = tmp_path_factory.mktemp("maze") / "run"
-    make(MAZE, run_dir, export=["minari"])
-    return run_dir
-
-
-@pytest.fixture(scope="module")
-def maze_data(maze_run):
-    return read_trajectories(maze_run / "trajectories")
+def maze_data(tmp_path_factory):
+    return make(MAZE, tmp_path_factory.mktemp("maze") / "run")[0]
 
 
 def visited(trajectory):
@@ -139,17 +129,6 @@ def test_wordle_data_mix_words_that_fit_with_any(tmp_path):
     assert len(firsts) > 150
 
 
-# --- other formats -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["minari/lactchain/offline-v0", "trajectories"])
-def test_exported_data_are_imported_again(kind, maze_run, maze_data, tmp_path):
-    imported, again = make(replace(MAZE, source=str(maze_run / kind)), tmp_path / "run")
-    assert imported == maze_data
-    summary = json.loads((maze_run / "summary.json").read_text())
-    assert again == {k: v for k, v in summary.items() if not k.startswith("time/")}
-
-
 BLIND = replace(PARTIAL, behavior=replace(PARTIAL.behavior, policy_template=None))
 
 
@@ -192,8 +171,3 @@ def test_regions_are_of_numbers():
 def test_shares_and_regions_are_checked(settings):
     with pytest.raises(ValueError, match="policies: expected shares|regions: expected fields"):
         RecordingConfig(**settings)
-
-
-def test_the_name_of_a_data_set_is_checked_before_anything_is_played():
-    with pytest.raises(ValueError, match="dataset_id: expected a name such as maze/data-v0"):
-        MakeOfflineDataConfig(export=["minari"], dataset_id="maze data")

@@ -173,7 +173,7 @@ def test_shards_that_changed_places_or_came_from_another_run_are_refused(tmp_pat
 def test_a_file_without_a_manifest_is_refused_and_may_be_imported(tmp_path):
     table = to_table([episode(seed=5)])
     pq.write_table(table, tmp_path / "00000-of-00001.parquet")
-    with pytest.raises(DataError, match="no manifest beside it.*make_offline_data --source"):
+    with pytest.raises(DataError, match="no manifest beside it.*--trajectories"):
         read_trajectories(tmp_path)
     assert open_trajectories(tmp_path) == [episode(seed=5)]
 

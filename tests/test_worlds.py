@@ -101,7 +101,7 @@ def test_a_new_world_draws_itself_in_the_report(pipeline):
 def test_scripted_policies_of_a_new_world_go_by_their_names(tmp_path):
     config = config_of("make_offline_data", tmp_path, tmp_path / "run", environment=CORRIDOR)
     shares = RecordingConfig({"rightwards": 0.5, "optimal": 0.25, "random": 0.25})
-    config = replace(config, behavior=shares, export=[])
+    config = replace(config, behavior=shares)
     run_here("make_offline_data", config)
     played = read_trajectories(tmp_path / "run" / "trajectories")
     assert len(played) == 96

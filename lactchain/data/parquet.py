@@ -219,8 +219,8 @@ def _read_file(path: Path, kind: str, version: int) -> pa.Table:
     if not has_manifest(path):
         raise DataError(
             f"{path}: not a file of LactChain, or never completed: there "
-            "is no manifest beside it; make it again (episodes may be imported, by "
-            "lactchain make_offline_data --source)"
+            "is no manifest beside it; make it again (a folder of others' episodes is read where "
+            "a stage takes --trajectories)"
         )
     content, manifest, is_intact = read_with_manifest(path)
     if not is_intact:

@@ -28,7 +28,6 @@ RESULTS = {
     "critic": "critic",
     "values": "values",
     "trajectories": "trajectories",
-    "source": "trajectories",
     "pairs": "pairs",
 }
 """Settings that name a folder, and which result of a run is meant where it is one."""

@@ -1,33 +1,25 @@
-"""Makes episodes to learn from offline: scripted policies play, or a data set is imported.
+"""Makes episodes to learn from offline, which scripted policies play.
 
-Reads --source if given (a Minari data set of text in arrow, or a Hugging Face data set); writes
-RUN/trajectories/*.parquet, and RUN/minari/ where --export names it.
+Writes RUN/trajectories/*.parquet.
 """
 
-import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
-
-import gymnasium as gym
+from typing import Any
 
 from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig, check
 from lactchain.data.episodes import Episode, Limits, Region, go_round, sampled_episodes
 from lactchain.data.evaluations import collection_metrics, movement_metrics, time_metrics
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.sources import open_trajectories
-from lactchain.data.trajectories import write_trajectories
-from lactchain.environments.language import LanguageEnv, language_arguments, make_language_env
+from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import behavior_policy
 from lactchain.errors import ConfigError
 from lactchain.functional.random_streams import derive_seed
-from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.stages.stage_run import stage
 from lactchain.types import Policy, Trajectory
-from lactchain_extras.exchange.minari_files import DATASET_ID, write_minari
 
 
 @dataclass(frozen=True)
@@ -63,17 +55,6 @@ class MakeOfflineDataConfig:
     environment: EnvironmentConfig = EnvironmentConfig()
     behavior: RecordingConfig = RecordingConfig()
     collect: CollectConfig = CollectConfig()
-    source: str | None = None
-    """Folder of a Minari data set of text, or of a Hugging Face data set of episodes, to take
-    instead of playing; null: scripted policies play."""
-    export: list[Literal["minari"]] = field(default_factory=list)
-    """Formats to write beside the trajectory files: minari (arrow)."""
-    dataset_id: str = "lactchain/offline-v0"
-    """Name of the exported data set, with a version as Minari wants it."""
-
-    def __post_init__(self) -> None:
-        named = "minari" not in self.export or DATASET_ID.fullmatch(self.dataset_id)
-        check(bool(named), "dataset_id", "a name such as maze/data-v0", self.dataset_id)
 
 
 def main(config: MakeOfflineDataConfig) -> dict[str, Any]:
@@ -85,17 +66,10 @@ def main(config: MakeOfflineDataConfig) -> dict[str, Any]:
 
 
 def make_offline_data(config: MakeOfflineDataConfig, run: Run) -> dict[str, Any]:
-    """Episodes, played or imported, in the formats that are asked for."""
-    if config.source is None:
-        trajectories, tally = record_episodes(config, run)
-        times = time_metrics(tally)
-    else:
-        trajectories, times = open_trajectories(config.source), {}
-    if distributed.is_main():
-        if config.source is not None:
-            write_trajectories(run.path("trajectories") / "imported.parquet", trajectories)
-        export_episodes(trajectories, config, run)
-    summary = collection_metrics(trajectories) | movement_metrics(trajectories) | times
+    """Episodes of scripted policies, and their figures."""
+    trajectories, tally = record_episodes(config, run)
+    summary = collection_metrics(trajectories) | movement_metrics(trajectories)
+    summary |= time_metrics(tally)
     run.log_once(summary, step=0)
     return summary
 
@@ -186,19 +160,3 @@ def retell(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:
                 f"{expected['state']} before"
             )
     return replace(trajectory, observations=tuple(observations))
-
-
-def export_episodes(
-    trajectories: Sequence[Trajectory], config: MakeOfflineDataConfig, run: Run
-) -> None:
-    """Writes the formats that a configuration asks for, to RUN/minari."""
-    about = f"Made by `make_offline_data.py` with the policies {config.behavior.policies}."
-    if config.source is not None:
-        about = f"Imported from `{Path(config.source).name}`."
-    if "minari" in config.export:
-        spec = copy.deepcopy(gym.spec("lactchain/Language-v0"))
-        # What is held back is a matter of practice, and the world of the data is the whole one.
-        spec.kwargs = language_arguments(replace(config.environment, held_back=None))
-        write_minari(
-            run.path("minari"), config.dataset_id, trajectories, env_spec=spec, description=about
-        )
