@@ -28,10 +28,10 @@ from lactchain.baselines.settings import (
     TrainPPOConfig,
     WorldConfig,
 )
-from lactchain.baselines.state_files import ARRAYS, VALUES, load_state
+from lactchain.baselines.state_files import ARRAYS, VALUES
 from lactchain.baselines.training import random_transitions, read_agent, train_agent
 from lactchain.baselines.transitions import write_transitions
-from lactchain.config.parsing import dump, parse
+from lactchain.config.parsing import dump
 from lactchain.config.settings import RunConfig
 from lactchain.errors import (
     ConfigError,
@@ -306,53 +306,6 @@ def test_a_world_or_data_that_do_not_suit_are_refused(tmp_path):
     config = placed(CONFIGS["cql"], tmp_path / "run", data=str(tmp_path / "lake.parquet"))
     with pytest.raises(DataError, match="data: expected observations of Box"):
         train_agent(config)
-
-
-RATES = [{"learning_rate": 2e-4}, {"learning_rate": 3e-2, "gamma": 0.9}]
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_members_learn_by_settings_of_their_own(name, finished, tmp_path):
-    """And what another member has does not reach it: not a digit of its weights is different."""
-    folders = {"own": tmp_path / "own", "slow": tmp_path / "slow", "none": finished(name)}
-    for label, members in (("own", RATES), ("slow", RATES[:1])):
-        loop = replace(LOOP, members=members)
-        train_agent(placed(CONFIGS[name], folders[label], loop=loop))
-    found = {}
-    for label, folder in folders.items():
-        newest = max((folder / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        parts = load_state(newest)["agent"]["parts"]
-        found[label] = parts["critics" if name == "ddpg" else "parameters"]["flat"]
-    np.testing.assert_array_equal(found["own"][0], found["slow"][0])
-    assert (found["own"][1] != found["slow"][1]).any()
-    assert (found["none"][0] != found["slow"][0]).any()
-    summary = json.loads((folders["own"] / "summary.json").read_text())
-    best = read_agent(folders["own"] / "best").config
-    assert (summary["best/learning_rate"], summary["best/gamma"]) in ((2e-4, 0.99), (3e-2, 0.9))
-    assert summary["best/learning_rate"] == best.learning_rate
-
-
-def test_members_take_turns_at_the_settings_from_a_file(tmp_path):
-    (tmp_path / "own.yaml").write_text(
-        "loop: {num_members: 4, members: [{learning_rate: 1.0e-3}, {gamma: 0.9}]}"
-    )
-    config = parse(TrainPPOConfig, ["--config", str(tmp_path / "own.yaml")])
-    found = [(c.learning_rate, c.gamma) for c in config.member_configs()]
-    assert found == [(1e-3, 0.99), (3e-4, 0.9)] * 2
-
-
-@pytest.mark.parametrize(
-    ("members", "said"),
-    [
-        ([{"hidden": 8}], "loop.members: expected names of learning_rate, gamma, .*got 'hidden'"),
-        ([{"batch_size": 8}], "loop.members: expected names of .*got 'batch_size'"),
-        ([{"learning_rate": -1}], "loop.members: learning_rate: expected a number above 0, got -1"),
-        ([{}, {}, {}], "num_members: expected a multiple of the 3 entries of members, got 2"),
-    ],
-)
-def test_settings_that_no_member_can_have_are_refused(members, said):
-    with pytest.raises(ValueError, match=said):
-        TrainPPOConfig(loop=replace(LOOP, members=members))
 
 
 def test_random_play_covers_all_actions_and_keeps_true_successors():

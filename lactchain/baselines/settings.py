@@ -19,8 +19,7 @@ from lactchain.config.bounds import (
     Share,
 )
 from lactchain.config.settings import RunConfig, check
-from lactchain.config.tunable import tunable, tunables, with_tunables
-from lactchain.errors import ConfigError
+from lactchain.config.tunable import tunable, tunables
 
 
 @dataclass(frozen=True)
@@ -194,10 +193,6 @@ class LoopConfig(Bounded):
 
     num_members: Count = 1
     """Members that learn side by side from seeds of their own."""
-    members: list[dict[str, int | float]] | None = None
-    """What members have in the place of the agent's settings, such as [{learning_rate: 1.0e-3},
-    {learning_rate: 3.0e-4}]: numbers that a search may change, but for whole ones. Members take
-    turns, so that num_members is a multiple of the entries; null: all have the agent's settings."""
     total_steps: AtLeast1 = 100_000
     """Steps of the run."""
     log_every_steps: AtLeast1 = 2_000
@@ -208,12 +203,6 @@ class LoopConfig(Bounded):
     """Greedy episodes of each evaluation, from the same seeds for every member every time."""
     save_every_steps: AtLeast0 = 10_000
     """Steps between checkpoints, so many a kill can cost; 0: only when the run is asked to stop."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        entries, count = len(self.members or ()), self.num_members
-        fits = not entries or count % entries == 0
-        check(fits, "num_members", f"a multiple of the {entries} entries of members", count)
 
 
 def own_settings(config_class: type) -> list[str]:
@@ -232,26 +221,6 @@ class TrainAgentConfig(Bounded):
     environment: WorldConfig = WorldConfig()
     agent: Any = None
     loop: LoopConfig = LoopConfig()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.member_configs()  # what is wrong with them is said before anything begins
-
-    def member_configs(self) -> list[Any]:
-        """The config of each member, (P,).
-
-        Raises:
-            ValueError: a member's entry names what is not its own, or a value that is refused.
-        """
-        entries = self.loop.members or [{}]
-        for name in (name for entry in entries for name in entry):
-            known = own_settings(type(self.agent))
-            check(name in known, "loop.members", f"names of {', '.join(known)}", name)
-        try:
-            own = [with_tunables(self.agent, entry, within=False) for entry in entries]
-        except ConfigError as error:
-            raise ValueError(f"loop.members: {error}") from error
-        return own * (self.loop.num_members // len(own))
 
 
 @dataclass(frozen=True)

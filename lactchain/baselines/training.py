@@ -86,7 +86,7 @@ class Training:
     def __init__(self, config: TrainAgentConfig, run: Run) -> None:
         self.config, self.run, self.loop = config, run, config.loop
         world, seed, agent_class = config.environment, config.run.seed, AGENTS[type(config.agent)]
-        self.agent = agent_class(config.member_configs(), *spaces_of(world), seed)
+        self.agent = agent_class([config.agent] * self.loop.num_members, *spaces_of(world), seed)
         self.source: Any
         self._is_offline = isinstance(config, TrainCQLConfig)
         if self._is_offline:
@@ -257,12 +257,10 @@ class Training:
             "num_env_steps": 0 if self._is_offline else self.source.num_env_steps,
             "num_updates": self.agent.num_updates,
         }
-        differing = {key for entry in self.loop.members or () for key in entry}
         for name in ("best", "last"):
             agent = read_agent(self.run.path(name))
             figures = self._figures(self._play(agent, FINAL_SEED))
-            own = {key: getattr(agent.config, key) for key in sorted(differing)}
-            summary |= {f"{name}/{key}": value for key, value in (figures | own).items()}
+            summary |= {f"{name}/{key}": value for key, value in figures.items()}
         summary["time/cpu_seconds"] = self.run.worked()["time/cpu_seconds"]
         for tracker in self._trackers:
             tracker.end_training()

@@ -89,8 +89,8 @@ def tunable_values(config: Any) -> dict[str, float]:
     return values
 
 
-def with_tunables(config: Config, values: Mapping[str, float], *, within: bool = True) -> Config:
-    """The config with some tunables set, to values within their ranges unless told otherwise.
+def with_tunables(config: Config, values: Mapping[str, float]) -> Config:
+    """The config with some tunables set, to values within their ranges.
 
     Raises:
         ConfigError: a name is no tunable, a value is out of its range or not whole, or the config
@@ -101,7 +101,7 @@ def with_tunables(config: Config, values: Mapping[str, float], *, within: bool =
         if name not in known:
             raise ConfigError(f"{name}: no such tunable; there are {', '.join(known)}")
         wanted = known[name]
-        outside = within and not wanted.low <= value <= wanted.high
+        outside = not wanted.low <= value <= wanted.high
         if outside or (wanted.integer and value != int(value)):
             kind = "a whole number" if wanted.integer else "a number"
             raise ConfigError(
