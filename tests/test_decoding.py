@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from test_tiny_models import TOKENIZER
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
-from lactchain.config.settings import ActorConfig, GuidedActorConfig, LoraSettings
+from lactchain.config.settings import ActorConfig, LoraSettings
 from lactchain.environments.extractors import make_extractor
 from lactchain.errors import ConfigError, NonFiniteError
 from lactchain.functional.random_streams import draw, uniform
@@ -277,21 +276,6 @@ def test_a_prompt_without_room_for_a_completion_is_named(decoding):
     assert actor(needed).act([observation], [0])
     with pytest.raises(ConfigError, match=f"'You are at .* but the model reads {needed - 1}; sh"):
         actor(needed - 1).act(["", observation], [0, 1])
-
-
-def test_a_copy_with_another_config_ranks_by_the_same_scorer():
-    asked = []
-
-    def longest(observations, completions):
-        asked.append(len(completions))
-        return np.array([len(text) for text in completions], dtype=float)
-
-    config = GuidedActorConfig(decoding="scored", num_candidates=4)
-    grammar = ChainGrammar(ACTIONS, max_chain_length=2)
-    actor = LanguageActor(make_model(), TOKENIZER, config, grammar, scorer=longest)
-    copy = actor.with_config(replace(config, temperature=0.5), grammar)
-    assert [len(a.act(["You are at (1, 2)."], [0])) for a in (actor, copy)] == [1, 1]
-    assert asked == [4, 4]
 
 
 def test_misuse_is_refused():

@@ -1,7 +1,7 @@
 """The language model as a policy: observations in, completions out."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
@@ -33,8 +33,6 @@ MOST_REMEMBERED = 100_000
 ELSEWHERE = ("model", "adapter", "lora", "served")
 """Fields of `ActorConfig` that are not stored with trained weights."""
 
-Scorer = Callable[[Sequence[str], Sequence[str]], np.ndarray]
-
 
 class LanguageActor:
     """A `Policy` over a causal language model, for one version of its weights.
@@ -42,9 +40,6 @@ class LanguageActor:
     Args:
         model: it answers as it is, with its adapter, if any, beside its weights.
         grammar: the legal completions, as the environment's extractor states them.
-        scorer: ranks the candidates of scored decoding, (observations, completions) -> scores (B,),
-            such as the values of a critic of chains; the mean log-probability of a completion's
-            tokens when None.
         values: those of `config.values`, where they are loaded already.
 
     Attributes:
@@ -62,7 +57,6 @@ class LanguageActor:
         config: PlayerConfig,
         grammar: ChainGrammar,
         *,
-        scorer: Scorer | None = None,
         values: TrainedValues | None = None,
         name: str = "",
     ) -> None:
@@ -87,18 +81,15 @@ class LanguageActor:
             self.ranking = CompletionRanking(values, grammar, self.template, self.decoder.model)
         self._context = context_length(model.config)
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
-        self._scorer = scorer
         self.values = values
         self._ranked: dict[str, Action] = {}
         self._texts: dict[tuple[int, ...], str] = {}
 
     @classmethod
-    def from_config(
-        cls, config: PlayerConfig, grammar: ChainGrammar, scorer: Scorer | None = None
-    ) -> Self:
+    def from_config(cls, config: PlayerConfig, grammar: ChainGrammar) -> Self:
         """Loads model and adapter, frozen; see `load_actor` for the errors."""
         model, tokenizer = load_actor(config)
-        return cls(merged(model), tokenizer, config, grammar, scorer=scorer)
+        return cls(merged(model), tokenizer, config, grammar)
 
     @classmethod
     def load(cls, directory: str | Path, **changes: Any) -> Self:
@@ -115,8 +106,8 @@ class LanguageActor:
 
     def with_config(self, config: PlayerConfig, grammar: ChainGrammar) -> Self:
         """The same weights, in the same place, asked and sampled in another way."""
-        kept = {"scorer": self._scorer, "values": self.values}
-        return LanguageActor(self.decoder.model, self.tokenizer, config, grammar, **kept)
+        model, values = self.decoder.model, self.values
+        return LanguageActor(model, self.tokenizer, config, grammar, values=values)
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws its randomness from `seeds[b]` alone.
@@ -135,12 +126,7 @@ class LanguageActor:
             [(seed + k * 0xD1342543DE82EF95) % 2**63 for seed in seeds for k in range(count)],
         )
         candidates = [self._action(row) for row in rows]
-        repeated = [observation for observation in observations for _ in range(count)]
-        if self._scorer is None:
-            scores = np.array([np.mean(candidate.logprobs) for candidate in candidates])
-        else:
-            texts = [candidate.text for candidate in candidates]
-            scores = np.asarray(self._scorer(repeated, texts))
+        scores = np.array([np.mean(candidate.logprobs) for candidate in candidates])
         lengths = np.array([len(candidate.text) for candidate in candidates])
         best = best_of(scores.reshape(-1, count), lengths.reshape(-1, count))
         return [candidates[row * count + place] for row, place in enumerate(best)]
