@@ -31,10 +31,10 @@ def leave_something(run_dir: Path, config: Config = CONFIG) -> Run:
     return run
 
 
-def refused(run_dir: Path, error: type[Exception], words: str, config: Config = CONFIG, **options):
+def refused(run_dir: Path, error: type[Exception], words: str, config: Config = CONFIG):
     """A run that cannot be opened says why."""
     with pytest.raises(error, match=words) as refusal:
-        Run.open(run_dir, config, **options)
+        Run.open(run_dir, config)
     assert "\n" not in str(refusal.value)
 
 
@@ -103,9 +103,7 @@ def test_a_stage_of_a_run_that_was_moved_goes_on_with_what_lies_in_the_run(run_d
 def test_harmless_changes_are_shown_and_accepted(run_dir, caplog, monkeypatch):
     monkeypatch.setattr("lactchain.config.settings.find_spec", lambda name: name)
     first = leave_something(run_dir)
-    harmless = settings.RunConfig(
-        "elsewhere", report_to=["wandb"], resume="must", timeout_minutes=5
-    )
+    harmless = settings.RunConfig("elsewhere", report_to=["wandb"], timeout_minutes=5)
     training = settings.TrainingConfig(extra={"logging_steps": 3}, save_every_updates=5)
     with caplog.at_level(logging.INFO):
         second = Run.open(run_dir, replace(CONFIG, run=harmless, training=training))
@@ -115,17 +113,6 @@ def test_harmless_changes_are_shown_and_accepted(run_dir, caplog, monkeypatch):
     assert "logging_steps: 3" in (run_dir / "config.yaml").read_text()
 
 
-def test_resume_never_refuses_a_run_and_must_refuses_none(run_dir):
-    refused(run_dir, ConfigError, "resume is must", resume="must")
-    with Run.open(run_dir, CONFIG, resume="never") as run:
-        run.log({"loss": 1.0}, step=0)
-    refused(run_dir, ConfigError, "resume is never", resume="never")
-    shutil.rmtree(run_dir)
-    Run.open(run_dir, CONFIG).close()  # it has produced nothing, and is not forgotten
-    Run.open(run_dir, CONFIG, resume="must").close()
-    assert (run_dir / "config.yaml").is_file()
-
-
 @pytest.mark.parametrize("content", [None, "run: {seed: 7}\n", "run: ["])
 def test_settings_for_people_are_written_anew_where_they_were_lost(run_dir, content):
     leave_something(run_dir)
@@ -133,7 +120,7 @@ def test_settings_for_people_are_written_anew_where_they_were_lost(run_dir, cont
     stored = file.read_bytes()
     file.unlink() if content is None else file.write_text(content)
     refused(run_dir, ConfigError, "run.seed was 0, now 1", SEEDED)
-    with Run.open(run_dir, CONFIG, resume="must"):
+    with Run.open(run_dir, CONFIG):
         assert file.read_bytes() == stored
 
 

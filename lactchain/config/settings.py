@@ -60,9 +60,6 @@ class RunConfig(Bounded):
     share the file system that it is on."""
     seed: int = 0
     """Seed of everything random: python, numpy, torch, environments, sampling."""
-    resume: Literal["auto", "never", "must"] = "auto"
-    """auto: continue where the folder stands; never: refuse a folder that holds a run; must:
-    refuse a folder that holds none."""
     threads: AtLeast1 | None = 1
     """CPU threads of each process. Null: one for each core, which pays for models that are not
     tiny. Resuming is bit-exact for one thread."""

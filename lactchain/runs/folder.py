@@ -61,7 +61,7 @@ Inputs = dict[str, dict[str, str]]
 
 # Fields that may change when a run continues, since they do not change what it computes.
 HARMLESS = frozenset((
-    "run_dir", "resume", "timeout_minutes", "report_to", "logging_steps", "log_every_steps",
+    "run_dir", "timeout_minutes", "report_to", "logging_steps", "log_every_steps",
     "save_every_updates", "save_every_steps", "keep_checkpoints", "urls", "in_flight",
     "timeout_seconds", "max_drift",
 ))  # fmt: skip
@@ -79,9 +79,7 @@ _SECRET_IN_URL = re.compile(
 log = logging.getLogger(__name__)
 
 
-def prepare_folder(
-    directory: Path, settings: Mapping[str, Any], resume: str, config: Any
-) -> IO[str]:
+def prepare_folder(directory: Path, settings: Mapping[str, Any], config: Any) -> IO[str]:
     """Locks the folder, checks that the run may live in it, and writes down what it is."""
     with disk_errors(directory):
         if directory.is_file():
@@ -95,13 +93,9 @@ def prepare_folder(
         on_failure.callback(lock.close)
         _check_plain(directory)
         begun = has_produced(directory)
-        if resume != "must" and is_run(directory) and not begun:
+        if is_run(directory) and not begun:
             _forget(directory)
         before = _run_in(directory)
-        if resume == "must" and not before:
-            raise ConfigError(f"{directory}: resume is must, but there is no run to resume")
-        if resume == "never" and before:
-            raise ConfigError(f"{directory}: resume is never, but there is a run in this folder")
         if before:
             _check_changes(directory, before["config"], json.loads(to_json(settings)))
             _check_imports(directory, before)

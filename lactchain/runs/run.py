@@ -85,14 +85,14 @@ class Run(AbstractContextManager["Run"]):
     def of(cls, config: Any) -> "Run":
         """Opens the folder that the config of a script names in `config.run`; see `open`."""
         distributed.timeout = timedelta(minutes=config.run.timeout_minutes)
-        run = cls.open(config.run.run_dir, config, resume=config.run.resume)
+        run = cls.open(config.run.run_dir, config)
         run.keeps_checkpoints = config.run.keep_checkpoints
         if run.finished and distributed.is_main():
             run._forget_checkpoints()  # a kill came between the summary and this
         return run
 
     @classmethod
-    def open(cls, run_dir: str | Path, config: Any, *, resume: str = "auto") -> "Run":
+    def open(cls, run_dir: str | Path, config: Any) -> "Run":
         """Creates the folder, or continues the run in it.
 
         Args:
@@ -100,11 +100,10 @@ class Run(AbstractContextManager["Run"]):
             config: the config dataclass of the run. Fields in `folder.HARMLESS`, at any
                 depth, may differ from those in the folder; a difference is logged. Any other is
                 refused.
-            resume: auto; never, which refuses a folder with a run; must, which refuses one without.
 
         Raises:
             ConfigError: the folder belongs to another configuration or to no run at all, another
-                process works in it, `resume` does not allow it, or not all processes see it.
+                process works in it, or not all processes see it.
             DiskError: the folder cannot be written or locked.
         """
         directory = Path(run_dir)
@@ -112,7 +111,7 @@ class Run(AbstractContextManager["Run"]):
         lock, refusal = None, None
         if distributed.is_main():
             try:
-                lock = prepare_folder(directory, settings, resume, config)
+                lock = prepare_folder(directory, settings, config)
             except LactChainError as error:
                 refusal = error
         if distributed.any_of(refusal is not None):

@@ -268,7 +268,7 @@ class Rounds:
             self.page.begin(name)
         run = self.config.run
         seed = derive_seed(run.seed, name) % 2**32
-        return replace(run, run_dir=str(self.run.directory / name), seed=seed, resume="auto")
+        return replace(run, run_dir=str(self.run.directory / name), seed=seed)
 
     def _build_tiny_models(self) -> None:
         from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder

@@ -215,7 +215,6 @@ class LanguageSpecies:
             self.run_settings,
             run_dir=str(folder),
             seed=derive_seed(self.run_settings.seed, "member", member.id) % 2**32,
-            resume="auto",
         )
         actor = replace(member.config.actor, model=state.model, adapter=state.adapter)
         if member.config.pairs is None:
@@ -263,7 +262,7 @@ class LanguageSpecies:
         return Weights(state.model, str(folder))
 
     def _judge(self, member: Individual, name: str, seed: int) -> float:
-        run = replace(self.run_settings, run_dir=str(self.folder / name), seed=seed, resume="auto")
+        run = replace(self.run_settings, run_dir=str(self.folder / name), seed=seed)
         actor = self._actor(member.state)
         greedy = recast(actor, GuidedActorConfig, decoding="free", temperature=0.0)
         config = EvaluateConfig(
