@@ -4,15 +4,12 @@ import random
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from functools import partial
 from io import BytesIO
 from itertools import islice
 from multiprocessing import forkserver
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow
 import pyarrow.parquet
@@ -20,17 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from fault_matrix import (  # noqa: E402
-    damage,
-    kills,
-    malice,
-    parts,
-    processes,
-    programs,
-    ranks,
-    signals,
-    surroundings,
-)  # fmt: skip
+from fault_matrix import damage, kills, parts, processes, programs, ranks, signals  # noqa: E402
 from fault_matrix.cases import Case, cases_of, good, run_part  # noqa: E402
 from fault_matrix.digests import differing, digest, whole  # noqa: E402
 
@@ -38,11 +25,7 @@ from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
 from lactchain.config.settings import RunConfig  # noqa: E402
 from lactchain.runs.run import Run  # noqa: E402
 from lactchain.storage.files import read_json_lines  # noqa: E402
-from lactchain.storage.manifests import (  # noqa: E402
-    manifest_beside,
-    write_manifest,
-    write_with_manifest,
-)
+from lactchain.storage.manifests import write_manifest, write_with_manifest  # noqa: E402
 
 SHORT = {
     "kills": ("search_evolution", 2), "signals": ("train_dqn", 1),
@@ -201,92 +184,6 @@ def test_a_program_that_does_not_stop_as_it_should_is_found(changes, ending, tmp
     assert found.ending == ending and found.ok == ending.endswith("equal"), found
 
 
-@pytest.fixture
-def played(monkeypatch, tmp_path):
-    """A program whose processes do here what they are told: a deed, an exit code, and a text."""
-
-    def play(expected, *runs, log=""):
-        left = iter(runs)
-
-        def start(program, run_dir, *_, **__):
-            deed, code, text = next(left)
-            deed(run_dir)
-            programs.log_of(run_dir).write_text(text)
-            return SimpleNamespace(code=code)
-
-        monkeypatch.setattr(programs.Program, "start", start)
-        undisturbed = lambda *_: programs.Undisturbed(expected, log, 0.0)  # noqa: E731
-        for module in (damage, surroundings, malice, programs):
-            monkeypatch.setattr(module, "ended", lambda process, *_: process.code)
-            monkeypatch.setattr(module, "undisturbed", undisturbed)
-        return programs.Program("p", "p", lambda *_: None, tmp_path / "shared")
-
-    return play
-
-
-def stays(run_dir):
-    pass
-
-
-def begins(run_dir):
-    (ends(run_dir) / "summary.json").unlink()
-
-
-def ends_anew(run_dir):
-    shutil.rmtree(run_dir, ignore_errors=True)
-    ends(run_dir)
-
-
-def shard_anew(run_dir, rows=1):
-    write_with_manifest(run_dir / SHARD, parquet(rows), {"tally": {"seconds": 2}})
-
-
-def shard_deleted(run_dir):
-    (run_dir / SHARD).unlink()
-    manifest_beside(run_dir / SHARD).unlink()
-
-
-@pytest.mark.parametrize("deed, says, ending", [
-    (shard_anew, "made again", "repaired"),
-    (shard_anew, None, "written anew"),
-    (partial(shard_anew, rows=2), "made again", "silent"),
-    (shard_deleted, "damaged, removed", "silent"),
-    (stays, "damaged", "named, and left as it is"),
-    (stays, "as usual", "asked the readers"),  # an ordinary line is no word on the damage
-])  # fmt: skip
-def test_what_becomes_of_a_damaged_file_must_be_as_it_should(
-    deed, says, ending, played, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(damage, "told_by_readers", lambda *_: good("asked the readers"))
-    run_dir = ends(tmp_path / "shared/place/p/run")
-    shard, expected = run_dir / SHARD, digest(run_dir)
-    said = f"{shard}: {says}\ndone" if says else "done"
-    program = played(expected, (deed, 0, said), log=f"{shard}: as usual")
-    shard.write_bytes(b"junk")
-    found = damage.go_on(program, shard, shard, "half", expected)
-    assert found.ending == ending and found.ok == (ending != "silent"), found
-
-
-PAGE = with_text("report.html", "a page")
-
-
-@pytest.mark.parametrize("expected, first, again, ending", [
-    (stays, (begins, 5, "error: no room"), ends, "exit 5"),
-    (stays, (begins, 5, "no room"), ends, "bad exit 5"),
-    (stays, (begins, 5, "error: no room"), ends_anew, "begun anew"),
-    (stays, (begins, 5, "error: no room"), stays, "not equal"),
-    (stays, (begins, 0, ""), ends, "claims to have ended"),
-    (PAGE, (ends, 0, ""), PAGE, "claims to have ended"),
-    (PAGE, (ends, 0, "x: the page is left as it was: no space"), PAGE, "exit 0"),
-])  # fmt: skip
-def test_a_full_disk_costs_nothing_that_was_done(expected, first, again, ending, played, tmp_path):
-    expected(ends(tmp_path / "whole/run"))
-    program = played(digest(tmp_path / "whole/run"), first, (again, 0, ""))
-    found = surroundings.twice(program, surroundings.Disk())
-    assert ending in (found.ending, f"bad {found.ending}"), found
-    assert found.ok == (ending in ("exit 0", "exit 5"))
-
-
 @pytest.mark.parametrize("code, said, ending", [
     (0, "done", None),
     (3, "error: FILE: damaged", "refused"),
@@ -301,54 +198,6 @@ def test_a_damaged_file_is_refused_in_one_line_that_names_it(code, said, ending,
     said = said.replace("FILE", str(file)).replace("FOLDER", str(file.parent))
     found = damage.refusal(code, said, file, tmp_path)
     assert (found and found.ending) == ending and (not found or found.ok == (ending == "refused"))
-
-
-@pytest.mark.parametrize("name, ending", [
-    ("rows.parquet", "believed by the next stage"),
-    ("model.json", "left as it is, its manifest tells"),  # a stage need not read it
-    ("plain.txt", "believed"),  # nobody vouches for it
-])  # fmt: skip
-def test_a_damaged_file_that_is_read_in_silence_is_found(name, ending, tmp_path, monkeypatch):
-    monkeypatch.setattr(damage, "_readers", lambda *_: [("the next stage", None)])
-    monkeypatch.setattr(damage, "ended", lambda _: 0)
-    programs.log_of(tmp_path / "reading").write_text("done")
-    if name != "plain.txt":
-        write_with_manifest(tmp_path / name, b"[1]", {})
-    (tmp_path / name).write_bytes(b"[2]")
-    assert damage.told_by_readers(tmp_path / name, tmp_path, tmp_path).ending == ending
-
-
-@pytest.mark.parametrize("file, place, forgiven", [
-    ("a/b/model.bin", "a/manifest.json", True),  # a manifest above it
-    ("rows.parquet", "_rows.manifest", True),  # and the one beside it
-    ("rows.parquet", "+.rows.parquet.tmp", True),
-    ("rows.parquet", "metrics.jsonl", False),
-    ("c/checkpoint-4/rng.pt", "c/state after step 4", True),
-    ("c/checkpoint-2/rng.pt", "c/state after step 4", False),
-    ("../actor/model.bin", "environment.json", True),  # what a run has read
-    ("environment.json", "_rows.manifest", True),  # it names the run
-    ("environment.json", "stage/critic/manifest.json", False),  # of a run of its own
-])  # fmt: skip
-def test_damage_is_forgiven_at_the_places_of_the_file_itself(file, place, forgiven, tmp_path):
-    run_dir = tmp_path / "run"
-    (run_dir / "stage").mkdir(parents=True)
-    (run_dir / "stage/environment.json").touch()
-    damaged = tmp_path / file[3:] if file.startswith("..") else run_dir / file
-    assert damage.is_forgiven(damaged, damaged, place, run_dir) == forgiven
-
-
-def test_what_native_code_reads_outside_of_a_run_or_writes_beside_it_is_noticed(tmp_path, played):
-    outside, program = malice.outside_of(tmp_path), played({})
-    malice.forget_reads(outside)
-    assert malice.reads(outside) == []
-    subprocess.run(["cat", outside / "secret.json"], check=True, capture_output=True)
-    assert malice.reads(outside) == ["secret.json"]
-    around = malice.stamps(program.shared, program.place.parent)
-    program.place.mkdir()
-    (program.place / "weights").touch()
-    assert malice.stamps(program.shared, program.place.parent) == around
-    (program.shared / "config.json").touch()
-    assert malice.stamps(program.shared, program.place.parent) != around
 
 
 @pytest.mark.parametrize("fault, codes, said, is_there, wrong", [

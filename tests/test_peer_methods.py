@@ -8,7 +8,6 @@ from itertools import groupby
 from types import SimpleNamespace
 
 import gymnasium as gym
-import numpy as np
 import peer_grpo
 import peer_methods
 import peer_report
@@ -20,17 +19,12 @@ from peer_worlds import WORLDS, World
 from trl import GRPOTrainer
 from trl_setups import GRID, cloned_mistral, standing_in
 
-from lactchain.config.settings import ActorConfig, PreferenceConfig, RunConfig, SamplerConfig
-from lactchain.data.episodes import sampled_episodes
-from lactchain.data.preferences import read_pairs
+from lactchain.config.settings import ActorConfig, PreferenceConfig
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import shipped_view
 from lactchain.models.actor import LanguageActor
 from lactchain.models.prompting import PromptTemplate
-from lactchain.runs.run import Run
-from lactchain.stages.make_preferences import MakePreferencesConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, RunPipelineConfig
 from lactchain_extras.trl import episode_return, rollout, tasks
 
@@ -155,41 +149,6 @@ def test_the_groups_of_a_state_begin_in_it_and_learn_the_answers_to_it_alone(mis
         assert earned <= 0.5 ** (count - 1) - 0.125 or earned <= 0
 
 
-def test_where_texts_remember_groups_begin_in_the_middle_of_episodes_with_what_was_said(config):
-    remembering = replace(GRID, history=3)
-    rollouts = Rollouts(remembering, 64)
-    drawn = RandomChains(rollouts.env.grammar)
-    before = rollouts.play(drawn, sampled_episodes(rollouts.env, 48, 0))
-    met = {text for episode in before for text in episode.observations[:-1]}
-    starts = peer_methods.starts_of_groups(rollouts, before, 100, seed=0)
-    groups = peer_methods.play_groups(drawn, rollouts, starts, 3, seed=0)
-    begun = [{member.observations[0] for member in group} for group in groups]
-    assert all(len(texts) == 1 and texts <= met for texts in begun)
-    assert all(len({str(m.infos[0]["state"]) for m in group}) == 1 for group in groups)
-    assert sum("\n" in text for texts in begun for text in texts) > 30
-
-
-def test_pairs_by_return_prefer_what_reaches_the_goal_sooner(mistral, config, folder, tmp_path):
-    settings = MakePreferencesConfig(
-        RunConfig(run_dir=str(tmp_path / "pairs")),
-        environment=GRID,
-        actor=SamplerConfig(model=str(folder), max_new_tokens=16, dtype="float32"),
-        preferences=PreferenceConfig(num_states=48, num_candidates=8, min_margin=0.01),
-    )
-    with Run.of(settings) as run:
-        made = peer_methods.pairs_by_return(settings, run, gamma=0.5)
-    pairs = read_pairs(tmp_path / "pairs" / "pairs")
-    assert len(pairs) == made["num_pairs"] > 12
-    env, better = make_language_env(GRID), []
-    for pair in pairs:
-        rewards = []
-        for said in (pair.chosen, pair.rejected):
-            env.reset(options={"state": pair.state})
-            rewards.append(env.step(said)[1])
-        better.append(rewards[0] - rewards[1])
-    assert sum(gain > 0 for gain in better) > 3 * sum(gain < 0 for gain in better)
-
-
 # --- the importance mask -------------------------------------------------------------------------
 
 
@@ -306,14 +265,6 @@ def test_seconds_that_were_worth_something_are_kept_when_a_run_is_stopped(course
     assert before + 0.01 < again.cpu_seconds() < course.cpu_seconds() - 0.01
 
 
-def test_what_is_finished_is_not_run_again(config, tmp_path, monkeypatch):
-    done = tmp_path / "grid/0/simpo"
-    done.mkdir(parents=True)
-    (done / "ended.json").write_text("{}")
-    run_in(tmp_path, config, monkeypatch, "simpo")
-    assert [path.name for path in done.iterdir()] == ["ended.json"]
-
-
 # --- the report ----------------------------------------------------------------------------------
 
 
@@ -330,40 +281,6 @@ def test_a_difference_counts_where_the_interval_of_paired_seeds_excludes_equalit
     assert peer_report.difference(above, ours) == ("+0.300 ± 0.248", "better")
     assert peer_report.difference(ours, above) == ("-0.300 ± 0.248", "worse")
     assert peer_report.difference({0: ours[0]}, ours) == ("", "")
-
-
-def test_a_level_is_reached_when_a_run_stays_above_it():
-    climbing = points((0, 0.0), (10, 0.9), (20, 0.6), (30, 0.95))
-    assert peer_report.reached(climbing, 0.8, "num_env_steps") == 30
-    assert peer_report.reached(climbing, 0.5, "cpu_seconds") == 1.0
-    assert peer_report.reached(climbing, 0.99, "num_env_steps") == math.inf
-    held = peer_report.held(climbing, "num_env_steps", np.array([0, 9, 10, 25, 99]))
-    assert held.tolist() == [0.0, 0.0, 0.9, 0.6, 0.95]
-
-
-def test_a_table_has_floors_methods_and_the_best_there_is():
-    runs = {
-        method: {
-            seed: [
-                {"num_env_steps": steps, "cpu_seconds": steps / 10, "success": r, "return": r}
-                for steps, r in ((0, 0.1), (100, end + seed / 100))
-            ]
-            for seed in range(2)
-        }
-        for method, end in (("simpo", 0.9), ("grpo", 0.4))
-    }
-    bounds = {"random": {"success": 0, "return": 0}, "optimum": {"success": 1, "return": 1}}
-    rows = [line.split(" | ") for line in peer_report.section("frozen_lake_8x8", runs, bounds)]
-    named = {row[0].strip("| "): row[1:] for row in rows if len(row) > 5}
-    assert list(named)[1:] == [
-        "random", "before training", "critic, SimPO", "GRPO, whole episodes", "optimum"
-    ]  # fmt: skip
-    # s .0071, t(1) 12.71: ± .0636; differences of -.5 twice
-    assert named["GRPO, whole episodes"][:5] == [
-        "2", "0.405 ± 0.064", "0.405 ± 0.064", "-0.500 ± 0.000", "worse"
-    ]  # fmt: skip
-    # .955 is 95 % of the way from .1 to 1
-    assert named["critic, SimPO"][5:7] == ["0 of 2", "0 of 2"]
 
 
 def test_points_beyond_the_budget_do_not_count(tmp_path):
