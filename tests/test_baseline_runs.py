@@ -4,9 +4,7 @@ import hashlib
 import json
 import random
 import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from itertools import count
 
@@ -31,7 +29,6 @@ from lactchain.baselines.settings import (
 from lactchain.baselines.state_files import ARRAYS, VALUES
 from lactchain.baselines.training import random_transitions, read_agent, train_agent
 from lactchain.baselines.transitions import write_transitions
-from lactchain.config.parsing import dump
 from lactchain.config.settings import RunConfig
 from lactchain.errors import (
     ConfigError,
@@ -157,34 +154,6 @@ def test_stopped_in_an_evaluation_it_repeats_it(name, step, finished, tmp_path, 
     assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == [f"checkpoint-{step}"]
     train_agent(config)
     assert outcome(tmp_path / "run") == outcome(finished(name))
-
-
-def test_killed_it_goes_on_from_its_last_checkpoint_to_the_bit(finished, tmp_path):
-    run_dir, file = tmp_path / "run", tmp_path / "config.yaml"
-    file.write_text(dump(placed(CONFIGS["ppo"], run_dir)))
-    code = f"""
-import time
-from lactchain.baselines import settings, training
-from lactchain.config.parsing import parse
-save = training.Training.save
-def slow_save(self):
-    save(self)
-    time.sleep(0.5)
-training.Training.save = slow_save
-training.train_agent(parse(settings.TrainPPOConfig, ["--config", {str(file)!r}]))
-"""
-    process = subprocess.Popen([sys.executable, "-c", code])
-    checkpoints = run_dir / "checkpoints"
-    while process.poll() is None and len(list(checkpoints.glob("*/manifest.json"))) < 2:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL and not (run_dir / "summary.json").exists()
-    newest = max(checkpoints.iterdir(), key=lambda p: int(p.name.split("-")[1]))
-    (newest / "state.json").write_text("{")  # a damaged one is passed over
-    (checkpoints / f"{newest.name}/.DS_Store").touch()
-    train_agent(placed(CONFIGS["ppo"], run_dir))
-    assert outcome(run_dir) == outcome(finished("ppo"))
-    assert (checkpoints / f"set-aside-1-{newest.name}/.DS_Store").exists()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

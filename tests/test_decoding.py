@@ -19,7 +19,6 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged
 from lactchain.models.generation import cascade
 from lactchain.models.generation.automaton import build_automaton
-from lactchain.models.generation.cascade import COLUMNS
 from lactchain.models.generation.decoding import Decoder
 from lactchain.types import ChainGrammar
 
@@ -116,15 +115,6 @@ def generated(model, prompt, num_tokens, eos=None):
     settings = {"max_new_tokens": num_tokens, "do_sample": False, "pad_token_id": 0}
     model.generation_config.eos_token_id = eos
     return model.generate(torch.tensor([prompt]), **settings)[0, len(prompt) :].tolist()
-
-
-@pytest.mark.parametrize("prefix", [PREFIX, ()])
-def test_greedy_tokens_are_those_of_generate(prefix):
-    model = shared_model()
-    decoder = Decoder(model, -1, prefix, max_new_tokens=2 * COLUMNS, temperature=0)
-    rows = decoder.sample(PROMPTS, range(len(PROMPTS)))
-    for prompt, row in zip(PROMPTS, rows, strict=True):
-        assert list(row.token_ids) == generated(model, prompt, 2 * COLUMNS)
 
 
 def test_rows_that_end_leave_the_batch_and_change_nothing_for_the_others():

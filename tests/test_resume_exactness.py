@@ -1,8 +1,6 @@
 """A training that is interrupted, however it is, ends with the same bits as one that is not."""
 
 import json
-import os
-import random
 import shutil
 import signal
 import time
@@ -127,34 +125,6 @@ def test_cut_within_an_update_and_resumed_is_bit_exact(
     assert (final_state(run_dir), logged(run_dir)) == uninterrupted(kind)[1]
 
 
-def states_despite_kills(kind, options, tiny, folder, num_kills, seed):
-    """Final states of trainings of which processes were killed `num_kills` times at random times.
-
-    A killed training is started again by the same command; one that came to its end before the kill
-    gives a state, and the next one begins in a new folder.
-    """
-    durations = []
-    for name in ("warm-up", "timed"):  # the first one waits for the imports
-        began = time.perf_counter()
-        train_in_process(kind, tiny, folder / name, options).join()
-        durations.append(time.perf_counter() - began)
-    rng, states, kills = random.Random(seed), [final_state(folder / "timed")], 0
-    exit_code = None
-    while kills < num_kills or exit_code != 0:
-        run_dir = folder / f"run-{len(states)}"
-        process = train_in_process(kind, tiny, run_dir, options)
-        process.join(rng.uniform(0.0, durations[1]) if kills < num_kills else None)
-        if process.exitcode is None:
-            os.kill(process.pid, signal.SIGKILL)
-            process.join()
-            kills += 1
-        else:
-            assert process.exitcode == 0, logs(run_dir)
-            states.append(final_state(run_dir))
-        exit_code = process.exitcode
-    return states
-
-
 def test_killed_behind_its_first_checkpoint_is_bit_exact(tiny, uninterrupted, run_dir):
     process = train_in_process("simpo", tiny, run_dir, LORA)
     while process.is_alive() and not [*run_dir.glob("checkpoints/*-*/manifest.json")]:
@@ -163,15 +133,6 @@ def test_killed_behind_its_first_checkpoint_is_bit_exact(tiny, uninterrupted, ru
     assert exit_codes([process])[0] in (-signal.SIGKILL, 0), logs(run_dir)
     train_here("simpo", tiny, run_dir, LORA)
     assert final_state(run_dir) == uninterrupted("simpo")[1][0]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("options", [LORA, FULL], ids=["lora", "full"])
-@pytest.mark.parametrize("kind", ["simpo", "critic", "ilql", "mc"])
-def test_killed_at_twenty_random_times_is_bit_exact(kind, options, tiny, uninterrupted, tmp_path):
-    states = states_despite_kills(kind, options, tiny, tmp_path, num_kills=20, seed=1)
-    assert all(state == uninterrupted(kind, options)[1][0] for state in states)
 
 
 def vouched(run_dir):
