@@ -39,7 +39,7 @@ from lactchain.errors import (
 )
 from lactchain.runs.run import read_metrics
 from lactchain_extras.explorer.report import write_report
-from lactchain_extras.foreign_agents import EvaluateAgentConfig, evaluate_run, sb3_act
+from lactchain_extras.foreign_agents import sb3_act
 
 LOOP = LoopConfig(
     num_members=2, total_steps=480, log_every_steps=64, eval_every_steps=160, num_eval_episodes=3,
@@ -296,22 +296,3 @@ def test_a_model_that_learnt_from_normalised_observations_is_shown_such():
     shown = ((rows - [-0.5, 0.0]) / [0.1, 1e-3]).astype("float32")
     expected, as_they_are = (model.predict(x, deterministic=True)[0] for x in (shown, rows))
     assert sb3_act(model)(rows[None])[0].tolist() == expected.tolist() != as_they_are.tolist()
-
-
-def test_other_libraries_models_are_reported_beside_our_runs(tmp_path, finished):
-    stable_baselines3 = pytest.importorskip("stable_baselines3")
-    model = stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=8, batch_size=8, seed=0)
-    model.learn(8)
-    config = EvaluateAgentConfig(
-        RunConfig(str(tmp_path / "sb3_ppo")), SHORT, num_eval_episodes=4, agent="PPO of SB3"
-    )
-    summary = evaluate_run(sb3_act(model), config, {"num_env_steps": 8, "time/cpu_seconds": 0.5})
-    again = evaluate_run(lambda x: 1 / 0, config)  # finished: nothing is played
-    expected = evaluate_members(sb3_act(model), SHORT.id, 1, 4, 2_000_000, **SHORT.kwargs).returns
-    assert summary == again and summary["episode_return"] == expected.mean()
-    assert summary["success_rate"] == 0.0  # CartPole's threshold is 475, and 40 steps are played
-    page = write_report(tmp_path / "sb3_ppo", beside=[finished("ppo")]).read_text()
-    ours = json.loads((finished("ppo") / "summary.json").read_text())
-    for shown in ("Beside other runs", "sb3_ppo", finished("ppo").name, ">960<", ">8<"):
-        assert shown in page
-    assert ours["last/success_rate"] == 0.0 and ours["num_env_steps"] == 960
