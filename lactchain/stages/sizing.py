@@ -229,8 +229,8 @@ RULES = (
     ),
     SizingRule(
         "num_rounds",
-        lambda world, config, _: 12 if config.target else 3,
-        "twelve; three where no figure can tell when it is enough",
+        lambda world, config, _: 12 if config.target else 2,
+        "twelve; two where no figure can tell when it is enough",
     ),
 )
 
