@@ -11,7 +11,8 @@ LactChain asks for these, and goes on without those that are not there:
 - `page(run_dir, under_way)` draws a run folder;
 - `recorder(config, run)` keeps what people look at of a pipeline's rounds, and
   `token_values(run, model, template, trajectories)` what a value model makes of some episodes;
-- `engines` is a module of servers that generate in the place of this process;
+- `engines` is a module of servers that generate, and `workers` that play, in the place of this
+  process;
 - `explore(run)` shows a run folder in a notebook;
 - `frames(run)` is what that shows, as pandas data frames;
 - `memory(config, batches)` prints what the batches of a stage take, in a dry run;

@@ -22,8 +22,8 @@ from lactchain.config.parsing import (
     keys,
     load,
     parse,
-    take_imports,
     take_switch,
+    take_words,
     to_dict,
     typed_modules,
 )
@@ -135,7 +135,7 @@ def test_a_dry_run_is_asked_for_on_the_command_line_and_is_no_setting():
 
 def test_modules_are_named_on_the_command_line_and_are_no_setting():
     words = ["--import", "a,b.c", "--run.seed", "3", "--import=d"]
-    assert take_imports(words) == (["a", "b.c", "d"], ["--run.seed", "3"])
+    assert take_words(words, "--import") == (["a", "b.c", "d"], ["--run.seed", "3"])
     assert parse(Config, words).run.seed == 3
     for wrong in (["--import"], ["--import", "--run.seed", "3"]):
         with pytest.raises(ConfigError, match="--import: expected the name of a module, got none"):

@@ -28,6 +28,8 @@ from lactchain.errors import ConfigError
 Config = TypeVar("Config")
 
 LISTS = (list[str], tuple[str, ...])
+SAID = {"--import": "the name of a module", "--workers": "ray:N"}
+"""Options of a command that are no settings, and what follows them."""
 
 jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
@@ -61,7 +63,8 @@ def parse(
     """
     _, argv = take_switch(sys.argv[1:] if argv is None else argv, "--dry_run")
     _, argv = take_switch(argv, "--inexact")
-    _, argv = take_imports(argv)
+    for name in SAID:
+        _, argv = take_words(argv, name)
     argv = _with_lists(config_class, argv)
     parser = _parser(config_class, description)
     in_files: dict[str, Any] = {}
@@ -134,25 +137,25 @@ def take_switch(argv: Sequence[str], name: str) -> tuple[bool, list[str]]:
     return len(others) < len(argv), others
 
 
-def take_imports(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The modules that a command names, `--import my_world`, and its other arguments.
+def take_words(argv: Sequence[str], option: str) -> tuple[list[str], list[str]]:
+    """What a command says with an option, such as `--import my_world`, and its other arguments.
 
     No file holds them.
 
     Raises:
-        ConfigError: no name follows.
+        ConfigError: nothing follows.
     """
-    modules, others, words = [], [], iter(argv)
+    said, others, words = [], [], iter(argv)
     for word in words:
         name, equals, value = word.partition("=")
-        if name != "--import":
+        if name != option:
             others.append(word)
             continue
         value = value if equals else next(words, "")
         if not value or value.startswith("-"):
-            raise ConfigError("--import: expected the name of a module, got none")
-        modules += value.split(",")
-    return modules, others
+            raise ConfigError(f"{option}: expected {SAID[option]}, got none")
+        said += value.split(",")
+    return said, others
 
 
 def typed_modules(argv: Sequence[str]) -> list[str]:

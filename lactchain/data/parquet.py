@@ -291,10 +291,16 @@ def work_through(
             step.at(finished)
             stop_if_requested(folder)
 
-        for shard in shares:
-            if not _is_whole(paths[shard], read):
-                rows, tally = make(parts[shard], shard)
-                write(paths[shard], rows, {"tally": tally})
+        def missing() -> Iterator[tuple[Sequence[Any], int]]:
+            for shard in shares:
+                if _is_whole(paths[shard], read):
+                    watch(shares.finish())
+                else:
+                    yield parts[shard], shard
+
+        made = distributed.made(make, missing(), lambda: watch(step.done))
+        for shard, (rows, tally) in made:
+            write(paths[shard], rows, {"tally": tally})
             watch(shares.finish())
         shares.wait(watch)
     total: Counter[str] = Counter()

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -268,6 +268,20 @@ class Shares(AbstractContextManager["Shares"]):
 
 _counters: Counter[str] = Counter()
 """Those of a process that works alone."""
+
+
+def made_here(
+    make: Callable[[Any, int], Any], pieces: Iterable[tuple[Any, int]], _: Callable[[], None]
+) -> Iterator[tuple[int, Any]]:
+    """The number of each piece of work, and what is made of it; in this process."""
+    for piece, number in pieces:
+        yield number, make(piece, number)
+
+
+made = made_here
+"""Who makes pieces of work; others than this process are waited for with a look now and then."""
+cpu_elsewhere = 0.0
+"""Seconds of CPU that those others have taken."""
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lactchain.config.parsing import parse, take_imports, take_switch, typed_modules
+from lactchain.config.parsing import parse, take_switch, take_words, typed_modules
 from lactchain.environments.faults import overdue
 from lactchain.environments.registry import import_modules, modules_of, name_modules
 from lactchain.errors import (
@@ -33,6 +33,7 @@ from lactchain.errors import (
     LactChainError,
     ProcessLost,
 )
+from lactchain.plugins import required
 from lactchain.runs import distributed
 from lactchain.runs.console import LogLines, console, guard_streams, leave_streams, one_line, tell
 from lactchain.runs.preflight import look_up
@@ -58,6 +59,7 @@ QUESTIONS = """--dry_run makes nothing: it prints the memory that this takes, be
 has, where a language model is loaded. --import MODULE imports a module of yours first, which
 registers environments; a file of settings imports none. --inexact goes on with a run though
 something is not as it was, such as the number of processes or threads, and the result another.
+--workers ray:N has N workers of Ray make the files of episodes, pairs and completions.
 """
 
 # The only variables of the process that are written down; any other may hold a secret.
@@ -103,11 +105,14 @@ def launch(
         about = filter(None, (usage, inspect.getmodule(main).__doc__, QUESTIONS))
         _dry_run, arguments = take_switch(sys.argv[1:], "--dry_run")
         _inexact, arguments = take_switch(arguments, "--inexact")
-        modules, arguments = take_imports(arguments)
+        modules, arguments = take_words(arguments, "--import")
+        workers, arguments = take_words(arguments, "--workers")
         name_modules(typed_modules(arguments))
         import_modules(modules)
         config = parse(config_class, arguments, "\n".join(about))
         distributed.check_launcher()
+        if workers:
+            distributed.made = required("engines", "--workers").workers(workers[-1])
         config = look_up(config, may_be_missing=_dry_run)
         alone = False
         _listen_to_signals()

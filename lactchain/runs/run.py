@@ -77,7 +77,7 @@ class Run(AbstractContextManager["Run"]):
         self.keeps_checkpoints = True
         self._lock = lock
         self._before = before
-        self._began = time.perf_counter(), time.process_time()
+        self._began = time.perf_counter(), _cpu_seconds()
         self._noted = self._began[0]
         _open.add(self)
 
@@ -144,8 +144,7 @@ class Run(AbstractContextManager["Run"]):
 
         All processes ask for it together.
         """
-        cpu = time.process_time() - self._began[1]
-        return self._in_all_starts(distributed.total(cpu))
+        return self._in_all_starts(distributed.total(_cpu_seconds() - self._began[1]))
 
     def _in_all_starts(self, cpu_seconds: float) -> dict[str, float]:
         now = {
@@ -159,7 +158,7 @@ class Run(AbstractContextManager["Run"]):
         self._noted = time.perf_counter()
         if self._lock is None or self._lock.closed or self.finished or not is_run(self.directory):
             return
-        cpu = time.process_time() - self._began[1]
+        cpu = _cpu_seconds() - self._began[1]
         with suppress(OSError, LactChainError):  # no work ends for it
             self.note(worked=self._in_all_starts(cpu * distributed.world_size()))
 
@@ -274,6 +273,10 @@ class Run(AbstractContextManager["Run"]):
         kept = [record for record in records if record["step"] <= step]
         if len(kept) < len(records):
             write_json_lines(path, kept)
+
+
+def _cpu_seconds() -> float:
+    return time.process_time() + distributed.cpu_elsewhere
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
