@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from script_setups import CLASSES, build_weights
 from serving_setups import pipeline
 
@@ -256,3 +257,17 @@ def test_a_pipeline_runs_by_the_recipe_behind_an_engine(recipe, tmp_path):
     assert script.wait(600) == 0
     assert len(json.loads((tmp_path / "run/environment.json").read_text())["servers"]) == 1
     assert json.loads((tmp_path / "run/summary.json").read_text())["num_rounds"] == 1
+
+
+def test_the_command_of_a_skypilot_job_is_one_of_this_project():
+    task = yaml.safe_load((ROOT / "recipes/sky.yaml").read_text())
+    script = task["run"].replace("~/sky_templates/ray/start_cluster", "").replace("exec ", "echo ")
+    script = script.replace("source .venv/bin/activate", "")
+    rank = {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2"}
+    variables = task["envs"] | rank | {"SKYPILOT_NUM_NODES": str(task["num_nodes"])}
+    shell = ["bash", "-c", f"{script}\necho $RAY_ADDRESS"]
+    said = subprocess.run(shell, capture_output=True, text=True, env=variables, check=True)
+    command, address = said.stdout.splitlines()
+    assert parse(CLASSES["run_pipeline"], command.split()[2:]).run.run_dir == "/bucket/first"
+    assert command.endswith(" --workers ray:2") and address == "10.0.0.1:6379"
+    assert (ROOT / task["envs"]["WEIGHTS"]).is_file()
