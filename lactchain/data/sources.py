@@ -67,6 +67,8 @@ def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[Prefere
         pairs = read_pairs(place)
     else:
         pairs = [pair_of(row, f"{place}: row {i}") for i, row in enumerate(rows)]
+        if not pairs:
+            raise DataError(f"{place}: expected preference pairs, a row each, found none")
     _check_practised(env, (pair.state for pair in pairs), path)
     return pairs
 

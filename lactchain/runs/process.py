@@ -38,6 +38,7 @@ from lactchain.runs import distributed
 from lactchain.runs.console import LogLines, console, guard_streams, leave_streams, one_line, tell
 from lactchain.runs.preflight import look_up
 from lactchain.runs.progress import is_watched
+from lactchain.storage.files import begin_here
 
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
@@ -115,6 +116,7 @@ def launch(
             distributed.made = required("engines", "--workers").workers(workers[-1])
         config = look_up(config, may_be_missing=_dry_run)
         alone = False
+        begin_here()
         _listen_to_signals()
         _work(main, config)
     except (LactChainError, MemoryError, OSError) as error:
@@ -126,6 +128,7 @@ def launch(
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     finally:
+        begin_here(False)
         leave_streams()
         code = _exit_code(sys.exception())
         distributed.leave(in_good_order=code == 0 or code > 128)
@@ -263,7 +266,9 @@ def _request_stop(number: int, _: FrameType | None) -> None:
 
 
 def seed_everything(seed: int, threads: int | None = None) -> None:
-    """Seeds python, numpy and torch; and sets torch's threads, which decide how sums are split.
+    """Seeds python, numpy and torch, and sets what torch computes by.
+
+    An environment may have set other threads, which decide how sums are split, or types.
 
     Args:
         threads: None: as many as the cores that this process may use.
@@ -274,6 +279,9 @@ def seed_everything(seed: int, threads: int | None = None) -> None:
     np.random.seed(seed)
     torch.manual_seed(seed)
     torch.set_num_threads(threads or num_cores())
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_grad_enabled(True)
 
 
 def num_cores() -> int:

@@ -20,13 +20,36 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.errors import DataError, DiskError
+from lactchain.errors import DataError, DiskError, EnvironmentFault
 
 SEAL = "seal"
 LONGEST_TARGET = 4096
 """Bytes of a path, at most."""
 SAMPLE_BYTES = 1 << 20
 """Of a large file this much is hashed at its beginning and at each of 16 places."""
+
+_began_in: str | None = None
+
+
+def begin_here(whether: bool = True) -> None:
+    """Holds the process to the folder that it works in, as settings name files as seen from it."""
+    global _began_in
+    _began_in = os.getcwd() if whether else None
+
+
+def check_place(path: str | Path) -> None:
+    """Raises `EnvironmentFault` where a name stands for another place than when work began."""
+    if _began_in is None or os.path.isabs(path):
+        return
+    try:
+        here = os.getcwd()
+    except OSError:
+        here = "a folder that is gone"
+    if here != _began_in:
+        raise EnvironmentFault(
+            f"{path}: the environment, or other code, has changed the working directory to {here};"
+            f" let it stay in {_began_in}, or name the folders of the run whole, from / on"
+        )
 
 
 @contextmanager
@@ -35,6 +58,7 @@ def disk_errors(path: str | Path, num_bytes: int | None = None) -> Iterator[None
 
     Holds for plain files, parquet, safetensors, tokenizers and `torch.save`.
     """
+    check_place(path)
     try:
         yield
     except Exception as error:  # tokenizers raise nothing narrower
@@ -113,8 +137,10 @@ def follow(name: Path) -> Path:
     Links lead by themselves. Some archives, too, unpack a link as a file that holds its target.
     """
     if name.is_file() and name.stat().st_size <= LONGEST_TARGET:
-        target = name.parent / name.read_text("utf-8", errors="replace").strip()
-        return target if os.path.isdir(target) else name  # a text may be too long for a name
+        told = name.read_text("utf-8", errors="replace").strip()
+        target = name.parent / told
+        # A text may be too long for a name; none, or dots, would be the folder that it lies in.
+        return target if told.strip("./") and os.path.isdir(target) else name
     return name
 
 
@@ -176,14 +202,14 @@ def read_json(path: str | Path, mend: str = "") -> dict[str, Any]:
     """The object in a JSON file; `mend` tells at the end of messages how to come by such a file."""
     behind = f"; {mend}" if mend else ""
     try:
-        return _object(_content(path, behind))
+        return _object(content_of(path, behind))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file{behind}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: damaged ({error}){behind}") from error
 
 
-def _content(path: str | Path, behind: str = "") -> bytes:
+def content_of(path: str | Path, behind: str = "") -> bytes:
     """What is in a file; a pipe may have no end."""
     if not os.path.isfile(path) and os.path.exists(path):
         raise DataError(f"{path}: expected a file, got a folder, a pipe or a device{behind}")
@@ -235,7 +261,7 @@ def read_json_lines(path: str | Path) -> list[dict[str, Any]]:
     A last line that a crash has cut is left out.
     """
     path = Path(path)
-    return parse_json_lines(path, whole_lines(_content(path))) if path.exists() else []
+    return parse_json_lines(path, whole_lines(content_of(path))) if path.exists() else []
 
 
 def whole_lines(content: bytes) -> bytes:

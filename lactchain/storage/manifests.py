@@ -24,6 +24,7 @@ from typing import Any
 from lactchain.errors import ConfigError, DataError
 from lactchain.storage.files import (
     atomic_write,
+    content_of,
     disk_errors,
     read_sealed,
     sha256,
@@ -151,7 +152,7 @@ def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
     manifest = read_manifest(manifest_beside(path))
     _check_origin(Path(path), manifest)
     try:
-        content = Path(path).read_bytes()
+        content = content_of(path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}, though there is a manifest of it") from error
     return content, manifest, describe(content).items() <= manifest.items()
