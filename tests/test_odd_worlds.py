@@ -1,5 +1,6 @@
 """What a world of a user says of itself is of its type, and one that cannot be is a line."""
 
+import itertools
 import logging
 
 import gymnasium as gym
@@ -81,6 +82,7 @@ def failing(*_):
         (lambda env: [], "states and starts are lists of at least one state"),
         (lambda env: None, "states and starts are lists"),
         (lambda env: iter(states(env)), "states and starts are lists"),
+        (lambda env: [*states(env), {"cell": 0}], "list each state once"),
         (lambda env: [0, 1], "get_state gives a dict"),
     ],
 )
@@ -102,26 +104,17 @@ def test_states_that_are_listed_are_some_states(name, call, told):
         ("get_state", {"cell": 0, "x": max}, "what JSON can hold"),
         ("describe", None, "describe gives a dict, the fields of its template; got None"),
         ("describe", ["cell"], "describe gives a dict"),
-    ],
-)
-def test_what_a_view_tells_of_a_state_is_of_its_type(name, value, told):
-    with pytest.raises(EnvironmentFault, match=told):
-        corridor(**{name: lambda *_: value}).reset(options={"state": {"cell": 0}})
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
         ("position", None, "position is a list of numbers"),
         ("position", "ab", "position is a list of numbers"),
         ("position", [max], "position is a list of numbers"),
+        ("position", [0, float("nan")], "position is a list of numbers"),
         ("ending", 5, "ending is a text, or None; got 5"),
     ],
 )
-def test_what_a_view_tells_of_a_step_is_of_its_type(name, value, told):
-    env = corridor(**{name: lambda env: value})
-    env.reset()
+def test_what_a_view_tells_is_of_its_type(name, value, told):
+    env = corridor(**{name: lambda *_: value})
     with pytest.raises(EnvironmentFault, match=told):
+        env.reset(options={"state": {"cell": 0}})
         env.step('["right", "right", "right"]')
 
 
@@ -130,6 +123,8 @@ def test_what_a_view_tells_of_a_step_is_of_its_type(name, value, told):
     [
         ("action_names", "lr", "action_names, which are a list: expected a text"),
         ("action_names", (1, 2), r"action_names\[0\]: expected a text, got 1"),
+        ("action_names", ("left", "ri\ud800ght"), "action_names: expected words .* halves of"),
+        ("action_names", ("left", "r" * 1001), "action_names: expected words of at most 1000"),
         ("bump_feedback", None, "bump_feedback: expected a text, got None"),
         ("template", None, "template: expected a text"),
         ("max_chains", "5", "max_chains: expected a whole number, got '5'"),
@@ -175,13 +170,31 @@ def test_a_model_is_one_of_the_states_that_are_listed(model, told):
     with pytest.raises(EnvironmentFault, match=told):
         env.view.model(env.env)
     assert corridor().view.model(env.env) == ahead(env)
+    env = corridor(starts=lambda env: [{"cell": 0}, {"cell": CELLS}])
+    with pytest.raises(EnvironmentFault, match="the view's `starts` among its states"):
+        env.view.model(env.env)
+
+
+def test_a_state_is_told_alike_until_the_next_step():
+    asked = itertools.count()
+    env = corridor(get_state=lambda env: {"cell": env.unwrapped.cell, "asked": next(asked)})
+    for options in ({}, {"state": {"cell": 1}}):
+        with pytest.raises(EnvironmentFault, match="tells the same until the next step"):
+            env.reset(options=options)
+
+
+@pytest.mark.parametrize("view", [None, {"template": "x"}, TextView])
+def test_a_world_in_words_has_a_view_or_none_of_its_own(view, monkeypatch):
+    monkeypatch.setattr(Corridor, "text_view", lambda self: view, raising=False)
+    with pytest.raises(ConfigError, match="expected text_view to return a TextView, got"):
+        LanguageEnv(Corridor())
 
 
 def test_a_world_that_cannot_be_made_is_told_with_the_place(monkeypatch):
     monkeypatch.setitem(
         gym.registry, "odd/C-v0", gym.envs.registration.EnvSpec("odd/C-v0", Corridor)
     )
-    for error in (KeyError("no map"), RuntimeError("no map"), OSError("no map")):
+    for error in (KeyError("no map"), RuntimeError("no map"), OSError("a\nno map")):
         told = pytest.raises(ConfigError, match=r"does not take error: .*no map.*odd_worlds\.py:")
         for make in (
             lambda e: make_language_env(EnvironmentConfig("odd/C-v0", {"error": e})),

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -138,6 +139,25 @@ def check_state(value: Any, env: gym.Env) -> Any:
     return state
 
 
+def check_reached(reached: Any, again: Any, wanted: Any, env: gym.Env) -> None:
+    """Raises `EnvironmentFault` unless an episode begins where it is to, and a file can say where.
+
+    Args:
+        reached: what the view tells of it, and `again` when it is asked once more.
+        wanted: the state that was asked for, if any.
+    """
+    check_stored(reached, env)
+    if again != reached:
+        rule = "the view's get_state tells the same until the next step"
+        raise _fault(env, rule, f"{reached}, and then {again}")
+    wanted, reached = plain(wanted or {}), reached or {}
+    if elsewhere := [n for n in wanted if n in reached and reached[n] != wanted[n]]:
+        raise EnvironmentFault(
+            f"{env} cannot be put back where it was: its {elsewhere[0]} is"
+            f" {reached[elsewhere[0]]}, and set_state was given {wanted}; let it set all of it"
+        )
+
+
 def check_stored(state: Any, env: gym.Env) -> None:
     """Raises `EnvironmentFault` unless a file gives a state back as it is."""
     try:
@@ -158,13 +178,18 @@ def check_states(value: Any, env: gym.Env) -> list[Any]:
     """`plain` of a list of states; `EnvironmentFault` for none, or what is no state."""
     if not isinstance(value, list | tuple) or not value:
         raise _fault(env, "the view's states and starts are lists of at least one state", value)
-    return [check_state(state, env) for state in value]
+    states = [check_state(state, env) for state in value]
+    named = Counter(json.dumps(state, sort_keys=True, default=str) for state in states)
+    if len(named) < len(states):
+        twice = named.most_common(1)[0][0]
+        raise _fault(env, "the view's states and starts list each state once", twice)
+    return states
 
 
 def check_position(value: Any, env: gym.Env) -> list[Any]:
     """`plain` of where an agent is; `EnvironmentFault` unless it is a list of numbers."""
     place = plain(value)
-    if not isinstance(place, list | tuple) or not all(isinstance(x, _NUMBERS) for x in place):
+    if not isinstance(place, list | tuple) or not all(map(_is_finite, place)):
         raise _fault(env, "the view's position is a list of numbers", value)
     return place
 
@@ -190,7 +215,7 @@ def check_outcomes(value: Any, env: gym.Env) -> list[Any]:
     for outcome in value:
         if not isinstance(outcome, tuple) or len(outcome) != 3:
             raise _fault(env, rule, outcome)
-        if not all(isinstance(x, _NUMBERS) and abs(x) < math.inf for x in outcome[:2]):
+        if not all(map(_is_finite, outcome[:2])):
             raise _fault(env, rule, outcome)
     shares = [outcome[0] for outcome in value]
     if min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
@@ -213,6 +238,10 @@ def check_shape(observation: Any, env: gym.Env) -> None:
         fits = not isinstance(space, _COUNTED) or observation in space
     if not fits:
         raise _fault(env, f"an observation is of the shape and kind of {space}", observation)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, _NUMBERS) and abs(value) < math.inf
 
 
 def _is_numeric(value: Any, shape: tuple[int, ...]) -> bool:

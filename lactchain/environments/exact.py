@@ -99,11 +99,16 @@ class TabularModel:
             raise ValueError(f"state: expected a non-terminal state, got {state}") from error
 
 
-def check_model(model: Any, states: Sequence[Mapping[str, Any]] | None) -> str | None:
+def check_model(
+    model: Any,
+    states: Sequence[Mapping[str, Any]] | None,
+    starts: Sequence[Mapping[str, Any]] | None = None,
+) -> str | None:
     """What is wrong with a model that a world hands over, in words; None where it can be used.
 
     Args:
         states: all in which no episode is over, where they are listed: figures go by their order.
+        starts: those of them that episodes begin in.
     """
     if not isinstance(model, TabularModel):
         return f"a TabularModel, got {model!r:.60}"
@@ -120,6 +125,10 @@ def check_model(model: Any, states: Sequence[Mapping[str, Any]] | None) -> str |
         return "reward: finite numbers"
     if states is not None and model.non_terminal_states != list(states):
         return "states: those of the view's `states`, in the same order, and terminal ones"
+    try:
+        any(map(model.row, starts or ()))
+    except (ValueError, KeyError) as error:
+        return f"the view's `starts` among its states ({error})"
     return None
 
 

@@ -62,7 +62,9 @@ _EMPTY_LIST = re.compile(rf"\[{_SPACE}\]")
 _KEY = re.compile(rf'{_SPACE}"(explain|moves)"{_SPACE}:{_SPACE}')
 _AFTER_VALUE = re.compile(rf"{_SPACE}([,}}])")
 _FENCE = "```"
-_UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f]|{_FENCE}')
+LONGEST_NAME = 1000
+"""Characters of an action's name: the grammar of constrained decoding has a state for each."""
+_UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f\ud800-\udfff]|{_FENCE}|.{{{LONGEST_NAME + 1}}}')
 
 
 class Extractor:
@@ -80,8 +82,9 @@ class Extractor:
         for number, name in enumerate(action_names):
             if _UNSPEAKABLE.search(name) or name != name.strip() or not name:
                 raise ValueError(
-                    "action_names: expected words without quotes, backslashes, control characters,"
-                    f" fences and outer spaces, got {name!r}"
+                    f"action_names: expected words of at most {LONGEST_NAME} characters without"
+                    " quotes, backslashes, control characters, halves of characters, fences and"
+                    f" outer spaces, got {name[:LONGEST_NAME]!r}"
                 )
             if self._numbers.setdefault(name, number) != number:
                 raise ValueError(f"action_names: expected each name once, got {name!r} twice")

@@ -236,8 +236,8 @@ def _modelled(view: TextView, call: Callable[..., Any], env: gym.Env) -> Tabular
     model = faults.called(call, env, None, None, env)
     if _sound.get(id(model)) is model:
         return model
-    states = None if view.states is None else view.states(env)
-    if fault := check_model(model, None if states is None else plain(states)):
+    listed = [plain(of(env)) if of is not None else None for of in (view.states, view.starts)]
+    if fault := check_model(model, *listed):
         raise EnvironmentFault(f"{env}: the view's model: expected {fault}")
     _sound[id(model)] = model
     return model
@@ -251,7 +251,9 @@ def _told(name: str, call: Callable[..., Any], env: gym.Env, state: State) -> An
 def shipped_view(world: gym.Env) -> TextView:
     """The view of a bare environment (of one that speaks text, that text), or a `ConfigError`."""
     if hasattr(world, "text_view"):
-        return world.text_view()
+        if not isinstance(view := world.text_view(), TextView):
+            raise ConfigError(f"{world}: expected text_view to return a TextView, got {view!r:.60}")
+        return view
     if isinstance(world.observation_space, spaces.Text):
         return TextView((), "{observation}{feedback}", describe_text)
     raise ConfigError(
