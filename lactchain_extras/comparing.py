@@ -1,6 +1,7 @@
 """Two or more runs side by side, by the start states that they have in common."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,7 @@ class Compared:
 
     Attributes:
         first, other: the runs.
+        name: of the other, as `names` has it.
         starts: the common start states, N of them.
         before, after: success (N,) of the first run and of the other, in [0, 1].
         chains_before, chains_after: completions (N,) that it took.
@@ -41,6 +43,7 @@ class Compared:
 
     first: RunView
     other: RunView
+    name: str
     starts: list[State]
     before: np.ndarray
     after: np.ndarray
@@ -65,7 +68,7 @@ class Compared:
         low, high = paired_interval(self.before, self.after)
         verdict = "better" if low > 0 else "worse" if high < 0 else "cannot be told apart"
         return {
-            "beside the first": str(self.other.directory),
+            "beside the first": self.name,
             "success": float(self.after.mean() - self.before.mean()),
             "95 %": f"{low:+.3f} to {high:+.3f}",
             "gained": len(self.gained),
@@ -100,9 +103,17 @@ def compare(runs: Sequence[str | RunView]) -> list[Compared]:
         ConfigError: a folder is no run.
         DataError: a run has no evaluation that tells of success, or none in common with the first.
     """
-    first, *others = map(open_run, runs)
+    views = [*map(open_run, runs)]
+    (first, _), *others = zip(views, names(views), strict=True)
     before = outcomes(first)
-    return [_side_by_side(first, other, before, outcomes(other)) for other in others]
+    return [_side_by_side(first, *other, before, outcomes(other[0])) for other in others]
+
+
+def names(runs: Sequence[RunView]) -> list[str]:
+    """The folders of runs as seen from the one that holds them all: long ones end alike or cut."""
+    folders = [os.path.abspath(run.directory) for run in runs]
+    above = os.path.commonpath([os.path.dirname(folder) for folder in folders])
+    return [os.path.relpath(folder, above) for folder in folders]
 
 
 def outcomes(run: RunView) -> dict[str, tuple[float, float]]:
@@ -128,33 +139,34 @@ def outcomes(run: RunView) -> dict[str, tuple[float, float]]:
 def settings(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """The settings in which any run differs from the first, a column for each run."""
     first, *others = (run.config for run in runs)
-    names = {name for other in others for name in differences(first, other)} - {*NO_CHANGE}
+    changed = {name for other in others for name in differences(first, other)} - {*NO_CHANGE}
     flat = [differences({}, run.config) for run in runs]
     return [
         {"setting": name}
         | {
-            str(run.directory): _short(told.get(name, (None, None))[1])
-            for run, told in zip(runs, flat, strict=True)
+            run: _short(told.get(name, (None, None))[1])
+            for run, told in zip(names(runs), flat, strict=True)
         }
-        for name in sorted(names)
+        for name in sorted(changed)
     ]
 
 
 def figures(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """What each run came to; of an evaluation, under the names that it has."""
     rows = []
-    for run in runs:
+    for run, name in zip(runs, names(runs), strict=True):
         summary = run.summary or {}
         told = {title: summary.get(name) for title, name in FIGURES.items()}
         if told["success"] is None:
             told["success"] = summary.get("success_rate")
-        rows.append({"run": str(run.directory)} | told)
+        rows.append({"run": name} | told)
     return rows
 
 
 def _side_by_side(
     first: RunView,
     other: RunView,
+    name: str,
     before: dict[str, tuple[float, float]],
     after: dict[str, tuple[float, float]],
 ) -> Compared:
@@ -166,7 +178,11 @@ def _side_by_side(
         )
     rows = np.array([[*before[state], *after[state]] for state in common]).T
     return Compared(
-        first, other, [json.loads(state) for state in common], rows[0], rows[2], rows[1], rows[3]
+        first,
+        other,
+        name,
+        [json.loads(state) for state in common],
+        *(rows[0], rows[2], rows[1], rows[3]),
     )
 
 

@@ -71,7 +71,7 @@ def test_episodes_of_one_start_state_count_once(run):
 def test_settings_that_differ_have_a_column_for_each_run(run):
     runs = [run("a", [1, 1]), run("b", [1, 1], rate=0.2), run("c", [1, 1])]
     assert comparing.settings([*map(open_run, runs)]) == [
-        {"setting": "training.learning_rate", runs[0]: "0.1", runs[1]: "0.2", runs[2]: "0.1"}
+        {"setting": "training.learning_rate", "a": "0.1", "b": "0.2", "c": "0.1"}
     ]
 
 

@@ -112,12 +112,14 @@ def test_what_describes_a_data_set_is_no_row_of_it(tmp_path, name):
     assert asked(tmp_path) == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("read", [open_pairs, open_trajectories])
 @pytest.mark.parametrize("content", ["", "\n", ".", "./", "/"])
-def test_a_file_without_rows_stands_for_no_other(tmp_path, content):
+def test_a_file_without_rows_stands_for_no_other(tmp_path, content, read):
     put(tmp_path / "a.jsonl", TRAIN)
     (tmp_path / "b.jsonl").write_text(content)
-    with pytest.raises(DataError, match="b.jsonl: (expected preference pairs|line 1 is no JSON)"):
-        open_pairs(tmp_path / "b.jsonl")
+    told = "b.jsonl: (expected .* to learn from, found none|line 1 is no JSON)"
+    with pytest.raises(DataError, match=told):
+        read(tmp_path / "b.jsonl")
 
 
 def test_files_of_two_kinds_are_not_mixed(tmp_path):

@@ -67,8 +67,7 @@ def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[Prefere
         pairs = read_pairs(place)
     else:
         pairs = [pair_of(row, f"{place}: row {i}") for i, row in enumerate(rows)]
-        if not pairs:
-            raise DataError(f"{place}: expected preference pairs, a row each, found none")
+    _check_some(pairs, place, "pairs")
     _check_practised(env, (pair.state for pair in pairs), path)
     return pairs
 
@@ -82,9 +81,16 @@ def open_trajectories(path: str | Path, env: LanguageEnv | None = None) -> list[
     Args:
         env: to learn in: decisions in states that it holds back are a `DataError` as well.
     """
-    episodes = _episodes_in(result_of(path, "trajectories"))
+    place = result_of(path, "trajectories")
+    episodes = _episodes_in(place)
+    _check_some(episodes, place, "episodes")
     _check_practised(env, (info.get("state") for e in episodes for info in e.infos[:-1]), path)
     return episodes
+
+
+def _check_some(rows: Sequence[Any], place: Path, what: str) -> None:
+    if not rows:
+        raise DataError(f"{place}: expected {what} to learn from, found none; name other data")
 
 
 def _episodes_in(path: Path) -> list[Trajectory]:

@@ -29,7 +29,7 @@ function noChainPairs(run = "0") {
 
 const PAIR_COLUMNS = [
   { name: "margin", label: "margin", number: true, show: (row) => number(marginOf(row)) },
-  { name: "run", label: "run", spare: true, show: (row) => clipped(facts.runs[tables.pairs.at("run", row)], 30) },
+  { name: "run", label: "run", wide: true, spare: true, show: (row) => clipped(facts.runs[tables.pairs.at("run", row)], 30) },
   { name: "round", label: "round", show: (row) => roundName(tables.pairs.at("round", row)) },
   { name: "state", label: "state", spare: true, show: (row) => (tables.pairs.at("state", row) == null ? "" : clipped(stateLabel(tables.pairs.at("state", row)), 40)) },
   { name: "chosen", label: "chosen", wide: true, show: (row) => fromDifference(row, "chosen", "rejected") },
@@ -75,7 +75,7 @@ function PairsScreen({ wanted }) {
       <${Csv} table="pairs" rows=${rows} />
     </div>
     <div class="split pairs">
-      <${LongTable} label="table of pairs" columns=${PAIR_COLUMNS.filter(({ name }) => name !== "run" || run === "all")} rows=${rows} selected=${shown} onSelect=${choose} sort=${sort} onSort=${(name) => setSort({ name, down: sort?.name === name ? !sort.down : name === "margin" })} height=${480} />
+      <${LongTable} label="table of pairs" columns=${PAIR_COLUMNS.filter(({ name }) => (name !== "run" || run === "all") && (name !== "state" || state == null))} rows=${rows} selected=${shown} onSelect=${choose} sort=${sort} onSort=${(name) => setSort({ name, down: sort?.name === name ? !sort.down : name === "margin" })} height=${480} />
       ${shown != null ? html`<${Pair} row=${shown} />` : html`<${Empty}>No pair fits these filters.<//>`}
     </div>
     <div class="charts"><${Histogram} title=${`margins of ${number(rows.length)} pairs`} values=${rows.map(marginOf)} xLabel="score of chosen less that of rejected" />
