@@ -108,7 +108,7 @@ def test_an_optional_part_is_opened_and_closed_from_either_side(tmp_path):
         ("run: {seed: true}", "run.seed: expected int, got True"),
         ("--critic.lora.r x", "critic.lora.r: expected int, got x"),
         ("critic: {lora: {r: x}}", "critic.lora.r: expected int, got x"),
-        ("--critic.mode q", "critic.mode: expected Literal['value', 'action_value'], got q"),
+        ("--critic.mode q", "critic.mode: expected one of value, action_value, got q"),
         ("--critic.gamma 3", "critic.gamma: expected a number in (0, 1], got 3.0"),
         ("--run.seed -1", "run.seed: expected a number in [0, 2**32), got -1"),
         ("--run.report_to mlflow", "run.report_to: expected names of ['tensorboard', "),

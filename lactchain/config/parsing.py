@@ -327,6 +327,8 @@ def _explain(message: str, config_class: type) -> str:
     wrong = re.search(r"Expected an? (.+?)\. Got value: (.*)", message)
     if wrong and path:
         expected = re.sub(r"<class '(.+?)'>", r"\1", wrong[1]).replace("typing.", "")
+        if literal := re.fullmatch(r"Literal\[(.*)\]", expected):
+            expected = "one of " + literal[1].replace("'", "")
         if expected.startswith(("tuple", "list")):
             expected = "a list, such as '[first, second]'"
         return f"{path}: expected {expected}, got {wrong[2]}"
