@@ -110,7 +110,7 @@ def compare(runs: Sequence[str | RunView]) -> list[Compared]:
 
 
 def names(runs: Sequence[RunView]) -> list[str]:
-    """The folders of runs as seen from the one that holds them all: long ones end alike or cut."""
+    """The folders of runs as seen from the one that holds them all: tables cut long names."""
     folders = [os.path.abspath(run.directory) for run in runs]
     above = os.path.commonpath([os.path.dirname(folder) for folder in folders])
     return [os.path.relpath(folder, above) for folder in folders]

@@ -367,3 +367,9 @@ def test_the_share_leaves_some_and_the_command_line_sets_it():
     argv = ["--environment.held_back.share", "0.25", "--environment.held_back.by", "[goal_x]"]
     assert parse(RunPipelineConfig, argv).environment.held_back == HeldBackConfig(0.25, ["goal_x"])
     assert parse(RunPipelineConfig, []).environment.held_back is None
+
+
+def test_the_page_of_a_run_that_holds_states_back_shows_its_world(tmp_path):
+    settings = {"environment": {**vars(GRID), "held_back": {"share": 0.2, "by": ["goal_x"]}}}
+    write_run(tmp_path / "run", settings, 2)
+    assert open_run(tmp_path / "run").picture is not None

@@ -240,7 +240,7 @@ def test_where_room_is_short_the_states_that_end_differently_come_first(runs, mo
     }
     states = {label(episode.trajectory.infos[0]["state"]) for episode in some}
     assert 0 < len(states) < len(differing) and states <= differing
-    assert f"from {len(states)} of 288 start states and 0 of 288 start states in earlier" in told
+    assert f"from {len(states)} of 288 start states and 0 of 288 start states in other" in told
     monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_CANDIDATES_BESIDE", 30)
     held = contents(*views[:1], views[1:])
     assert "Candidates of other runs are here from" in held.left_out

@@ -191,6 +191,7 @@ class RunView:
             return None
         try:
             known = known_fields(EnvironmentConfig, self.world)
+            known.pop("held_back", None)  # of practice alone: the world is the same
             check_types(EnvironmentConfig, known)
             return make_language_env(EnvironmentConfig(**known))
         except (LactChainError, MemoryError, TypeError, ValueError) as error:

@@ -214,9 +214,10 @@ def episodes_beside(runs: Sequence[RunView]) -> tuple[list[Played], str]:
     groups: Groups = {}
     for number, run in _beside(runs):
         for name in _evaluations(run, len(runs)):
+            of_result = _is_result(run, name)
             for episode in _evaluated(run, name, number):
                 state = key(episode.trajectory.infos[0]["state"])
-                groups.setdefault((_is_result(run, name), state), []).append(episode)
+                groups.setdefault((of_result, state), []).append(episode)
     told: set[str] = set()
 
     def weighed(episode: Played) -> int:
@@ -279,7 +280,7 @@ def _differing_first(
     if held == found:
         return kept, ""
     parts = [
-        f"{held[of_result]:,} of {count:,} start states{'' if of_result else ' in earlier rounds'}"
+        f"{held[of_result]:,} of {count:,} start states{'' if of_result else ' in other rounds'}"
         for of_result, count in sorted(found.items(), reverse=True)
     ]
     return kept, (
