@@ -176,6 +176,10 @@ def test_an_actor_that_is_asked_in_other_words_than_it_was_trained_with_is_told(
     look_up(EvaluateConfig(environment=replace(GRID, template=None), actor=actor))
     (line,) = caplog.messages
     assert 'trained with environment.template "brief", and is asked with null' in line
+    maze = replace(GRID, id="lactchain/Maze-v0", kwargs={}, template=None)  # it has one text alone
+    write_run_file(run, {"config": {"environment": {"id": maze.id, "template": "brief"}}})
+    look_up(EvaluateConfig(environment=maze, actor=actor))
+    assert len(caplog.messages) == 1
 
 
 def test_a_pipeline_stands_for_its_results_also_as_a_copy(weights, finished, tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, PlayerConfig
+from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import find_env
 from lactchain.errors import DataError
 from lactchain.models.weights import resolve_weights
@@ -131,7 +132,7 @@ def _warn_of_other_words(config: Any) -> None:
     trained = _environment_of(Path(actor.adapter or actor.model).resolve())
     for name in WORDING:
         before, now = to_json(trained.get(name)), to_json(getattr(environment, name))
-        if name in trained and before != now:
+        if name in trained and before != now and not _reads_alike(name, trained, environment):
             log.warning(
                 "actor.model: %s was trained with environment.%s %s, and is asked with %s; "
                 "its answers may be no chains",
@@ -140,6 +141,17 @@ def _warn_of_other_words(config: Any) -> None:
                 before,
                 now,
             )
+
+
+def _reads_alike(name: str, trained: Mapping[str, Any], environment: EnvironmentConfig) -> bool:
+    """Whether two names of a template mean the same text, as where a world has one only."""
+    if name != "template":
+        return False
+    template = {"template": trained[name]}
+    with suppress(Exception):  # of a world that cannot be made: whoever makes it tells
+        envs = [make_language_env(replace(environment, **more)) for more in ({}, template)]
+        return envs[0].view.template == envs[1].view.template
+    return False
 
 
 def _environment_of(weights: Path) -> Mapping[str, Any]:
