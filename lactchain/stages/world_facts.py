@@ -129,7 +129,8 @@ def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) ->
 def size_by_play(rollouts: Rollouts, seed: int) -> WorldFacts:
     """The size of a world as random play shows it.
 
-    States are estimated by what was seen once and twice (Chao 1984). A state that the same action
+    States are those that the view lists, or else estimated by what was seen once and twice
+    (Chao 1984). A state that the same action
     leads on from to several tells of chance. Without it the shortest ways through what was seen
     stand for solutions, from all that was seen, as luck may have begun beside the goal; with
     chance, or where texts remember, the solved episodes as they were.
@@ -151,7 +152,7 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldFacts:
     gamma = gamma_of(path_length, chance)
     returns = np.concatenate([e.returns(gamma, "action") for e in episodes])
     return WorldFacts(
-        num_states=num_unseen_and_seen(before for before, _, _ in steps),
+        num_states=_num_states(rollouts.env, [before for before, _, _ in steps]),
         num_actions=len(rollouts.env.grammar.action_names),
         path_length=path_length,
         longest_path=int(max(path)),
@@ -162,6 +163,15 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldFacts:
         source=BY_PLAY,
         tells_success=rollouts.env.view.success is not None,
     )
+
+
+def _num_states(env: LanguageEnv, seen: Sequence[str]) -> int:
+    """Of those that were seen, and of those that were not: listed by the view, if all are."""
+    if env.history == 1 and lists_states(env):
+        listed = {json.dumps(state, sort_keys=True) for state in env.view_states()}
+        if listed.issuperset(seen):
+            return len(listed)
+    return num_unseen_and_seen(seen)
 
 
 def _steps(env: LanguageEnv, episode: Trajectory) -> Iterator[tuple[str, str, str | None]]:
