@@ -31,7 +31,7 @@ from lactchain.runs.run import read_metrics
 from lactchain.stages import round_results
 from lactchain.stages.pipeline_config import SelectionConfig
 from lactchain.stages.round_results import RoundResults
-from lactchain.stages.run_pipeline import RunPipelineConfig
+from lactchain.stages.run_pipeline import RunPipelineConfig, next_commands
 from lactchain.stages.train_bc import WarmStartConfig
 from lactchain.storage.manifests import read_run_file, write_run_file
 
@@ -219,6 +219,18 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
     (run_dir / "summary.json").unlink()
     run_here("run_pipeline", config)
     assert read_summary(run_dir) == written
+
+
+def test_next_commands_name_what_is_there(weights, run_dir):
+    """The actor that the run has kept, or the one that it was given; one seed in a name."""
+    config = pipeline_of(weights, run_dir)
+    config = replace(config, run=RunConfig(run_dir=f"{run_dir}_seed_3", seed=3))
+    given = {"model": "weights/base", "adapter": None}
+    _, play, again = next_commands(config, given).values()
+    assert "--actor.model weights/base" in play and "adapter" not in play
+    assert f"--run.run_dir {run_dir}_seed_4 --run.seed 4" in again
+    (Path(f"{run_dir}_seed_3") / "actor").mkdir(parents=True)
+    assert f"--actor.model {run_dir}_seed_3" in next_commands(config, given)["Watch it play"]
 
 
 EXACT = {"actions_over_shortest": 1.0, "episode_return": 0.9}

@@ -80,7 +80,8 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
         with under_way("round", config.num_rounds, most=True) as step:
             for number in range(1, config.num_rounds + 1):
                 repeated = rounds.is_done(number)
-                step.note = "{} {:.2f}".format(*alarms.judged_by(results.evaluations[-1]))
+                figure, value = alarms.judged_by(results.evaluations[-1])
+                step.note = f"{figure} {value:.2f} after round {number - 1}"
                 rounds.train_critic(number)
                 if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO
                     break
@@ -147,29 +148,37 @@ def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
     actor = summary["actor"]["adapter"] or summary["actor"]["model"]
     figures(f"{config.run.run_dir}: {verdict}", summary | {"actor": actor})
     console.print(plain(f"everything is in {place_of(config)}"), soft_wrap=True)
-    for purpose, line in next_commands(config).items():
+    for purpose, line in next_commands(config, summary["actor"]).items():
         console.print(plain(f"{purpose}:\n  {line}"), soft_wrap=True)
 
 
-def next_commands(config: RunPipelineConfig) -> dict[str, str]:
-    """Commands for a finished pipeline, each by what it is for."""
+def next_commands(config: RunPipelineConfig, actor: Mapping[str, str | None]) -> dict[str, str]:
+    """Commands for a finished pipeline, each by what it is for.
+
+    Args:
+        actor: model and adapter of the result, which the run keeps unless they were given to it.
+    """
     run_dir = config.run.run_dir
     sizes = Path(run_dir) / "sizes.json"
     if sizes.is_file():
         config = with_values(config, read_json(sizes)["settings"])
+    player = {"actor.model": run_dir}
+    if not follow(Path(run_dir) / "actor").is_dir():
+        player = {f"actor.{name}": given for name, given in actor.items() if given is not None}
     modules = modules_of(config.environment.id)
     imports = {"import": ",".join(modules)} if modules else {}
-    another = f"{run_dir.rstrip('/')}_seed_{config.run.seed + 1}"
+    seed = config.run.seed
+    another = f"{run_dir.rstrip('/').removesuffix(f'_seed_{seed}')}_seed_{seed + 1}"
     return {
         "See what it has learnt": f"python -m webbrowser {shlex.quote(f'{run_dir}/report.html')}",
-        "Watch it play": command("play", imports | _watching(config)),
+        "Watch it play": command("play", imports | player | _watching(config)),
         "The same with another seed": command(
             "run_pipeline",
             imports
             | {
                 "config": f"{run_dir}/config.yaml",
                 "run.run_dir": another,
-                "run.seed": config.run.seed + 1,
+                "run.seed": seed + 1,
             },
         ),
     }
@@ -189,7 +198,7 @@ def _watching(config: RunPipelineConfig) -> dict[str, Any]:
     """The options of a game that the trained actor plays, in the world that it knows."""
     asked = differences(to_dict(PlayerConfig()), to_dict(recast(config.actor, PlayerConfig)))
     world = differences(to_dict(EnvironmentConfig()), to_dict(config.environment))
-    options = {"actor.model": config.run.run_dir, "actor.temperature": 0}
+    options: dict[str, Any] = {"actor.temperature": 0}
     if "strategy" in asked:
         options["actor.strategy"] = config.actor.strategy
     options |= {f"environment.{key}": value for key, (_, value) in world.items()}
