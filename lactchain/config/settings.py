@@ -112,7 +112,7 @@ class EnvironmentConfig(Bounded):
     """How a completion is read: a JSON list of actions, the founding object with "explain" and
     "moves", a fenced code block, or the whole text as a single action."""
     max_chain_length: AtLeast1 | None = 9
-    """Longest legal chain, in actions. 9 is the longest shortest path of the 4x4 grid. Null:
+    """Longest legal chain, in actions. 9 is the longest of the shortest ways in the 4x4 grid. Null:
     follows from the world."""
     max_chains: AtLeast1 | None = None
     """Completions after which an episode is truncated; null: the view's own, 16 unless the world

@@ -120,8 +120,8 @@ RULES = (
     SizingRule(
         "environment.max_chain_length",
         lambda world, config, _: 1 if world.has_chance else min(world.longest_path, LONGEST_CHAIN),
-        "the longest shortest path, so that a chain ends at the goal and not by count; one action"
-        " where actions have chance results, to look after each",
+        "as long as the longest of all shortest ways to the goal, so that one chain can reach it;"
+        " one action where actions have chance results, to look after each",
     ),
     SizingRule(
         "environment.max_chains",
@@ -165,7 +165,7 @@ RULES = (
     SizingRule(
         "warm_start.training.batch_size",
         lambda world, config, processes: _share(32, processes),
-        "32 over all processes: a form is learnt by many updates",
+        "32 over all processes: it takes many updates to learn a form",
     ),
     SizingRule(
         "critic.config.gamma",
@@ -225,7 +225,7 @@ RULES = (
         f"as many as come to {ROWS_OF_AN_ACTION} rows for each action of each state's solution",
     ),
     SizingRule(
-        "target", lambda world, config, _: target_of(world), "what can be asked of this world"
+        "target", lambda world, config, _: target_of(world), "as much as this world allows"
     ),
     SizingRule(
         "num_rounds",

@@ -62,7 +62,7 @@ def convert_gguf(file: Path, folder: Path) -> dict[str, Any]:
         tokenizer.save_pretrained(folder)
     load_tokenizer(folder, padding_side="left", chat=tokenizer.chat_template is not None)
     for lost in _not_kept(facts, tensors, tokenizer):
-        log.warning("%s: not kept: %s", file, lost)
+        log.warning("%s: %s", file, lost)
     sizes: Counter[str] = Counter()
     for tensor in tensors:
         sizes[tensor.tensor_type.name] += int(tensor.n_elements)
@@ -118,9 +118,9 @@ def _not_kept(
     """What the folder does not have of the file, in words."""
     pre, cut = facts.get("tokenizer.ggml.pre", "default"), tokenizer.backend_tokenizer.pre_tokenizer
     if pre not in GPT2_CUTS and isinstance(cut, tokenizers.pre_tokenizers.ByteLevel):
-        yield f"the rule `{pre}` that cuts texts into words, in whose place is GPT-2's"
+        yield f"GPT-2's rule for cutting texts into words takes the place of its own, `{pre}`"
     if tokenizer.chat_template is None:
-        yield "a chat template, there is none; put a chat_template.jinja into the folder"
+        yield "it has no chat template; put a chat_template.jinja into the folder"
     turned = [name for name in facts if ".rope.scaling." in name and "gpt-oss" not in name]
     if turned := turned + [t.name for t in tensors if t.name.startswith("rope_")]:
-        yield f"how long texts are read ({', '.join(turned)}), which changes what it computes"
+        yield f"its scaling of positions is left out, so long texts differ ({', '.join(turned)})"
