@@ -1,6 +1,7 @@
 """An environment that raises, breaks the rules, ends or hangs: a line with seed and action."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -11,23 +12,32 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from lactchain import LanguageEnv, Rollouts, TextView
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.environments.faults import overdue
+from lactchain.environments.language import language_env
 from lactchain.errors import EnvironmentFault, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
+from lactchain.runs.process import seed_everything
+from lactchain_extras.ecosystems.sessions import Session
 
 SEED = f"(7|{env_seeds(7, 'copy', 1)[0]})"  # of a text world, and of an agent's copy
 (EVALUATED,) = env_seeds(3, "evaluation", 1)
+
+
+STEP = {"type": "step", "data": {"text": '["right", "left"]'}}
+VIEW = TextView(("left", "right"), "here", lambda *_: {})
 
 
 class Odd(gym.Env):
     """Does in its second step, or at once where it resets, what it is told."""
 
     observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
+    text_view = lambda _: VIEW  # noqa: E731
     in_reset, in_step = None, None
 
     def reset(self, *, seed=None, options=None):
@@ -67,7 +77,7 @@ def row(*values):
 
 
 def in_text():
-    env = LanguageEnv(Odd(), TextView(("left", "right"), "here", lambda *_: {}))
+    env = language_env("test/Odd-v0")
     env.reset(seed=7)
     env.step('["right", "left"]')
 
@@ -224,3 +234,42 @@ def test_a_step_that_never_returns_ends_by_a_signal_or_when_patience_does(root, 
             process.send_signal(signal.SIGTERM)
         assert process.wait(20) == code
         assert "(seed 11, last action 3); give the same command to go on" in process.stderr.read()
+
+
+def in_a_session():
+    session = Session(language_env("test/Odd-v0"), {})
+    for message in ({"type": "reset", "data": {"seed": 7}}, STEP):
+        assert json.loads(session.answer(json.dumps(message)))["type"] == "observation"
+
+
+@pytest.mark.parametrize(
+    ("play", "when"),
+    [(play, when) for play in (with_agents, in_text) for when in ("made", "reset")]
+    + [(in_a_session, "step")],
+)
+def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
+    play, when, odd, monkeypatch
+):
+    """Else its signals are not heard, and agents compute in other types, elsewhere, or nothing."""
+    heard = signal.getsignal(signal.SIGTERM)
+
+    def change(*_):
+        torch.set_default_device("meta")
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if when != "made":
+            return (row(0, 0), {}) if when == "reset" else answers()()
+
+    seed_everything(0, threads=1)
+    odd(change if when == "reset" else None, change if when == "step" else answers())
+    if when == "made":
+        monkeypatch.setattr(Odd, "__init__", change)
+    try:
+        play()
+        weight = torch.nn.Linear(1, 1).weight
+        told = weight.dtype, weight.device.type, torch.is_grad_enabled()
+        assert told == (torch.float32, "cpu", True) and signal.getsignal(signal.SIGTERM) == heard
+    finally:
+        signal.signal(signal.SIGTERM, heard)
+        seed_everything(0, threads=1)

@@ -78,9 +78,9 @@ def test_a_script_gets_its_configuration_and_a_programming_error_is_not_hidden(s
         script(lambda config: 1 / 0)
 
 
-THREADS = """
-threading.Thread(target=time.sleep, args=(1000,), name="left by a world").start()
-print("done")
+THREAD = 'threading.Thread(target=time.sleep, args=(1000,), name="left by a world").start()'
+AT_THE_END = """
+print("done", flush=True)
 if CODE:
     raise EnvironmentFault("x")
 """
@@ -88,11 +88,31 @@ if CODE:
 
 @pytest.mark.parametrize("code", [0, 6])
 def test_threads_that_an_environment_leaves_keep_no_process(code):
-    code_of = launched(THREADS.replace("CODE", str(code)), "process.GRACE_SECONDS = 0.5")
+    code_of = launched(
+        THREAD + AT_THE_END.replace("CODE", str(code)), "process.GRACE_SECONDS = 0.5"
+    )
     with start(code_of) as process:
         out, error = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "done\n")
     assert error.splitlines()[-1] == "ended without waiting for the threads left by a world"
+
+
+DEAF = """
+def wait():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(1000)
+multiprocessing.get_context("fork").Process(target=wait, daemon=DAEMON).start()
+time.sleep(0.5)  # until it is deaf
+"""
+
+
+@pytest.mark.parametrize("is_daemon", [True, False])
+def test_processes_that_an_environment_leaves_and_that_hear_no_signal_keep_no_process(is_daemon):
+    work = DEAF.replace("DAEMON", str(is_daemon)) + AT_THE_END.replace("CODE", "6")
+    before = "import multiprocessing; process.GRACE_SECONDS = 0.5"
+    with start(launched(work, before)) as process:
+        out, error = process.communicate(timeout=60)
+    assert (process.returncode, out, error) == (6, "done\n", "error: x\n")
 
 
 @pytest.mark.parametrize(

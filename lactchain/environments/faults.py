@@ -4,9 +4,12 @@ Whatever comes of it is an `EnvironmentFault` that names the seed and the last a
 way is known to whoever watches.
 """
 
+import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from operator import itemgetter
 from threading import get_ident
 from typing import Any
@@ -20,6 +23,24 @@ Check = Callable[[Any, gym.Env], None]
 MOST_SHOWN = 300
 _under_way: dict[int, tuple[float, gym.Env, Seed, Any]] = {}
 """What each thread waits for."""
+OURS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    f"handler of {n}": (partial(signal.getsignal, n), partial(signal.signal, n))
+    for n in (signal.SIGINT, signal.SIGTERM)
+}
+"""What a world may not change of its process: how it is read, and how it is set."""
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """What a world changes of the process, while it is made or reset, is put back."""
+    before = [(read(), read, put_back) for read, put_back in OURS.values()]
+    try:
+        yield
+    finally:
+        for value, read, put_back in before:
+            if read() != value:
+                with suppress(ValueError):  # only the main thread may set handlers
+                    put_back(value)
 
 
 def step(env: gym.Env, action: Any, seed: Seed, check: Check) -> Any:
@@ -34,6 +55,7 @@ def step(env: gym.Env, action: Any, seed: Seed, check: Check) -> Any:
     return checked(called(env.step, env, seed, action, action), env, seed, action, check)
 
 
+@undone()
 def reset(env: gym.Env, seed: int | None, check: Check, **arguments: Any) -> Any:
     """The same of `env.reset`, with its other arguments."""
     result = called(env.reset, env, seed, None, seed=seed, **arguments)

@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import logging
+import multiprocessing
 import os
 import platform
 import random
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lactchain.config.parsing import parse, take_switch, take_words, typed_modules
-from lactchain.environments.faults import overdue
+from lactchain.environments.faults import OURS, overdue
 from lactchain.environments.registry import import_modules, modules_of, name_modules
 from lactchain.errors import (
     ConfigError,
@@ -154,11 +155,13 @@ def _exit_code(error: BaseException | None) -> int:
 
 
 def _end_without_threads(code: int) -> None:
-    """Ends the process when the main thread is done, and threads of others keep it all the same."""
+    """Ends the process when the main thread is done, and others' threads or processes keep it."""
     main = threading.main_thread()
     while main.is_alive():
         time.sleep(1.0)
     time.sleep(GRACE_SECONDS)
+    for child in multiprocessing.active_children():  # of a world, deaf to SIGTERM
+        child.kill()
     left = [t.name for t in threading.enumerate() if not t.daemon and t is not main]
     if left:
         tell(f"ended without waiting for the threads {', '.join(left)}")
@@ -282,6 +285,9 @@ def seed_everything(seed: int, threads: int | None = None) -> None:
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     torch.set_grad_enabled(True)
+    OURS["types"] = torch.get_default_dtype, torch.set_default_dtype
+    OURS["device"] = torch.get_default_device, lambda _: torch.set_default_device(None)
+    OURS["gradients"] = torch.is_grad_enabled, torch.set_grad_enabled
 
 
 def num_cores() -> int:

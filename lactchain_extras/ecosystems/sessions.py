@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from lactchain.environments.faults import undone
 from lactchain.environments.language import LanguageEnv
 from lactchain.errors import LactChainError
 from lactchain_extras.ecosystems.tasks import Splits, begin
@@ -42,6 +43,7 @@ class Session:
         self._state: Any = None
         self._begun = False  # the environment may have played for another session before
 
+    @undone()
     def answer(self, message: str) -> str | None:
         """The reply to one message as the wire has both; None: the session is over."""
         try:
