@@ -52,9 +52,14 @@ def test_a_folder_that_does_not_say_how_its_actor_is_asked_is_refused(simpo, tmp
 
 
 def test_folders_that_hold_nothing_of_the_kind_are_refused(simpo, tmp_path):
-    for load in (lactchain.load_policy, lactchain.load_critic, lactchain.load_values):
-        with pytest.raises(DataError, match="no such folder; expected a run, or what it saved"):
-            load(tmp_path / "none")
+    other = tmp_path / "ppo_cartpole.zip"  # of another library
+    other.write_bytes(b"PK")
+    for name in ("policy", "critic", "values", "agent"):
+        for path in (tmp_path / "none", other):
+            with pytest.raises(DataError, match=f"{path}: no such folder; expected a run, or what"):
+                getattr(lactchain, f"load_{name}")(path)
+    with pytest.raises(DataError, match="holds no agent; expected what a run saved, such as"):
+        lactchain.load_agent(tmp_path)
     with pytest.raises(DataError, match="this run has saved no critic; name one that has"):
         lactchain.load_critic(simpo.run.run_dir)
 

@@ -92,7 +92,10 @@ def test_a_search_that_was_cut_in_a_generation_goes_on_exactly(tmp_path, monkeyp
     assert steps == sorted(set(steps)) and len(steps) == 4
 
 
-@pytest.mark.parametrize("damage", [None, b'{"generation": 0, "id"'])
+@pytest.mark.parametrize(
+    "damage",
+    [None, b'{"generation": 0, "id"', b"{}\n", b'{"search/fitness": 2.0, "step": 1}\n'],  # metrics
+)
 def test_a_lineage_that_tells_more_or_less_than_the_checkpoint_is_mended(
     tmp_path, monkeypatch, uncut, damage
 ):

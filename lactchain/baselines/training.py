@@ -51,7 +51,7 @@ from lactchain.runs.progress import under_way
 from lactchain.runs.reporting import OptionalTracker
 from lactchain.runs.run import Run
 from lactchain.storage.files import write_json
-from lactchain.storage.manifests import verify_manifest
+from lactchain.storage.manifests import MANIFEST, verify_manifest
 
 AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
 # Evaluations choose the best on these seeds; the summary's figures are from others.
@@ -288,6 +288,8 @@ def read_agent(directory: str | Path) -> Any:
         DataError: the folder holds no agent, or is damaged.
     """
     directory = Path(directory)
+    if not (directory / MANIFEST).exists():
+        raise DataError(f"{directory}: holds no agent; expected what a run saved, such as RUN/best")
     verify_manifest(directory)
     state = load_state(directory)
     about = state["about"]

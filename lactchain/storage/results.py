@@ -22,7 +22,8 @@ def result_of(path: str | Path, name: str) -> Path:
         DataError: there is no such folder, or the run has none of that name.
     """
     path = follow(Path(path))
-    if not path.exists():
+    is_there = Path.exists if name in ("pairs", "trajectories") else Path.is_dir
+    if not is_there(path):
         raise DataError(f"{path}: no such folder; expected a run, or what it saved")
     if not is_run(path):
         return path
