@@ -27,7 +27,7 @@ from lactchain.data.candidates import sample_candidates
 from lactchain.data.episodes import sampled_states
 from lactchain.data.preferences import make_pairs
 from lactchain.data.rollouts import Rollouts
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, DataError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_encoder
 from lactchain.models.runtime import quiet
@@ -127,6 +127,37 @@ def test_an_instruction_stands_before_each_text_and_is_part_of_what_values_mean(
     assert EmbeddingCritic.load(tmp_path).settings.instruction == TASK
     with pytest.raises(ConfigError, match=r"critic.instruction: expected 'Given a state"):
         EmbeddingCritic.from_config(CriticConfig(config.model, checkpoint=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        ({"prompts": {"query": "query: ", "document": "d: "}}, "query: 2"),
+        ({"prompts": {"query": "q: ", "s": "{s} "}, "default_prompt_name": "s"}, "{s} 2"),
+        ({"prompts": {"query": "", "document": "d: "}, "default_prompt_name": None}, "2"),
+        ({"prompts": {"web_query": "w: "}}, "2"),
+        ({"prompts": None}, "2"),
+        ({"prompts": {"query": 5}}, None),
+        ({"prompts": ["query"]}, None),
+    ],
+)
+def test_an_encoder_reads_what_its_folder_puts_before_a_query(tiny, tmp_path, told, read):
+    """As sentence-transformers does; the critic keeps it, and an instruction that is set counts."""
+    encoder = tmp_path / "encoder"
+    shutil.copytree(tiny / "encoder", encoder)
+    (encoder / "config_sentence_transformers.json").write_text(json.dumps(told))
+    config = CriticConfig(str(encoder))
+    if read is None:
+        with pytest.raises(DataError, match=r"transformers.json: prompts: expected texts by name"):
+            EmbeddingCritic.from_config(config)
+        return
+    critic = EmbeddingCritic.from_config(config)
+    critic.save(tmp_path / "critic")
+    resumed = EmbeddingCritic.from_config(replace(config, checkpoint=str(tmp_path / "critic")))
+    for found in (critic, EmbeddingCritic.load(tmp_path / "critic"), resumed):
+        assert found.texts(["2"]) == [read]
+    own = EmbeddingCritic.from_config(replace(config, instruction="a {text} b"))
+    assert own.texts(["2"]) == ["a 2 b"]
 
 
 # --- the end of sequence -------------------------------------------------------------------------

@@ -298,7 +298,7 @@ class CriticConfig(ModelConfig):
     the encoder's folder says (`modules.json`), the last where it says nothing."""
     instruction: str | None = None
     """Task before each text, as SFR-Embedding-Mistral was trained: `Instruct: {instruction}`, a
-    line break, `Query: {text}`; null: none."""
+    line break, `Query: {text}`; or words around `{text}`. Null: the encoder's own, if any."""
     max_length: AtLeast1 = 512
     """Longest text, in tokens, instruction included; what is longer loses its beginning."""
 

@@ -1,6 +1,5 @@
 """The critic: an embedding model whose pooled token is read as a value in return units."""
 
-import json
 import logging
 import math
 from collections.abc import Sequence
@@ -28,7 +27,8 @@ from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating, put
 from lactchain.models.weights import (
-    mend,
+    parts_of,
+    prompt_of,
     read_model_json,
     read_tensors,
     resolve_weights,
@@ -108,7 +108,8 @@ class EmbeddingCritic(HeadedModel):
         trainable = trainable and not config.frozen
         if config.checkpoint is not None:
             return cls._from_checkpoint(config, trainable)
-        config = replace(config, pooling=resolve_pooling(config))
+        task = config.instruction or prompt_of(resolve_weights(config.model))
+        config = replace(config, pooling=resolve_pooling(config), instruction=task)
         all_trained = trainable and config.lora is None
         model, tokenizer = load_encoder(config, all_trained=all_trained)
         if trainable and config.lora is not None:
@@ -164,6 +165,8 @@ class EmbeddingCritic(HeadedModel):
         stored = cls.read_meaning(directory)
         trained = stored | {"dtype": stored_bits(stored) or stored["dtype"]}
         config = replace(config, pooling=config.pooling or stored["pooling"])
+        if config.instruction is None and stored["instruction"]:
+            config = replace(config, instruction=prompt_of(resolve_weights(config.model)))
         for name in MEANING if config.bits is None else (*MEANING, "dtype"):
             if trained[name] != getattr(config, name):
                 raise ConfigError(
@@ -286,9 +289,10 @@ class EmbeddingCritic(HeadedModel):
         read = list(observations)
         if actions is not None:
             read = [f"{o}\n{a}" for o, a in zip(observations, actions, strict=True)]
-        if self.settings.instruction is None:
-            return read
-        return [f"Instruct: {self.settings.instruction}\nQuery: {text}" for text in read]
+        form = self.settings.instruction or "{text}"
+        if "{text}" not in form:
+            form = f"Instruct: {form}\nQuery: {{text}}"
+        return [form.replace("{text}", text) for text in read]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of B texts, at most `max_length` each; what is too long loses its beginning.
@@ -352,7 +356,7 @@ def _declared(folder: Path) -> tuple[Path, list[str]]:
     listed = folder / "modules.json"
     if not listed.is_file():
         return listed, []
-    modules, known = _modules(listed), ("Transformer", "Pooling", "Normalize")
+    modules, known = parts_of(listed), ("Transformer", "Pooling", "Normalize")
     if others := [kind for kind, _ in modules if kind not in known]:
         log.warning(
             "%s: %s is left out: the pooled token is what is read", listed, ", ".join(others)
@@ -364,15 +368,6 @@ def _declared(folder: Path) -> tuple[Path, list[str]]:
     flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value]
     named = [stored["pooling_mode"]] if "pooling_mode" in stored else flags
     return found[0], [str(name).removeprefix("pooling_mode_") for name in named]
-
-
-def _modules(file: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each part of an encoder of sentence-transformers, in their order."""
-    try:
-        told = json.loads(file.read_bytes())
-        return [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in told]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise DataError(f"{file}: damaged ({error!r}); {mend(file.parent)}") from error
 
 
 def declare_pooling(
