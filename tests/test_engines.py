@@ -160,6 +160,15 @@ def test_each_field_of_a_request_is_one_that_the_engine_has(row):
     assert amiss(sglang | {"sampling_params": {"seed": 1}}, SGLANG).startswith("sampling_params")
 
 
+def test_texts_alone_are_asked_for_from_the_model_s_own_distribution():
+    """By every word for it that OpenAI's protocol has, and no other: some servers refuse those."""
+    request = DIALECTS["text"].write(ROW)
+    assert request == {
+        "model": ROW.model, "prompt": ROW.prompt, "max_tokens": ROW.max_tokens, "seed": ROW.seed,
+        "temperature": ROW.temperature, "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("decoding", ["free", "constrained"])
 def test_episodes_behind_sglang_are_those_here_with_an_adapter_too(sglang, adapters, decoding):
     config = asked_sglang(sglang, decoding=decoding, adapter=str(adapters[0]))
