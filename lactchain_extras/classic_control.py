@@ -20,6 +20,8 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from lactchain.worlds.gridworld import own_seeds
+
 Moved = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Next states (D, B), rewards (B,), and whether the next states are terminal (B,)."""
 
@@ -59,9 +61,8 @@ class ClassicControlVectorEnv(VectorEnv):
         """Starts an episode in every copy."""
         if isinstance(seed, int | np.integer):
             seed = [int(seed) + copy for copy in range(self.num_envs)]
-        for copy, copy_seed in enumerate(seed or []):
-            if copy_seed is not None:
-                self._streams[copy] = np.random.default_rng(copy_seed)
+        for copy, own in own_seeds(seed, self.num_envs) if seed is not None else ():
+            self._streams[copy] = np.random.default_rng(own)
         self._restart(range(self.num_envs))
         return self._observe(self.state), {}
 

@@ -48,6 +48,11 @@ def test_every_copy_may_have_its_own_seed():
         assert (first[:2] == first[2:]).all() and (first[0] != first[1]).any()
         single = gym.make(env_id)
         assert (single.reset(seed=4)[0] == first[1]).all()
+        some, _ = envs.reset(seed=[None, 4, 3, None])  # as Gymnasium: these go on
+        assert (some[1:3] == first[1:3]).all() and (some[0] != first[0]).any()
+        for wrong in ([], [3] * 3, [3] * 5, [3, 4, 3, -1]):
+            with pytest.raises(ValueError, match="seed: expected 4 of at least 0, one for each"):
+                envs.reset(seed=wrong)
 
 
 def test_a_batch_that_resets_late_is_not_taken():

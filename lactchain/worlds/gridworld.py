@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import gymnasium as gym
@@ -268,6 +269,14 @@ class GridWorld(CellWorld):
         return {"bumped": bumped, "description": description}
 
 
+def own_seeds(seeds: Sequence[int | None], num_envs: int) -> list[tuple[int, int]]:
+    """The copies that are to have a seed, and which; `ValueError` as Gymnasium's."""
+    own = [(copy, index(seed)) for copy, seed in enumerate(seeds) if seed is not None]
+    if len(seeds) != num_envs or any(seed < 0 for _, seed in own):
+        raise ValueError(f"seed: expected {num_envs} of at least 0, one for each copy, got {seeds}")
+    return own
+
+
 class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """Many copies of `GridWorld` stepped as one numpy batch, in the same process.
 
@@ -301,20 +310,22 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.num_steps = np.zeros(num_envs, dtype=np.int64)
 
     def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Starts an episode in every copy; `seed` is one for all, or one for each.
 
         `options={"state": {...}}` starts all of them in that state, as in `GridWorld`.
         """
-        seeds = None if seed is None or isinstance(seed, int | np.integer) else list(seed)
-        super().reset(seed=seeds[0] if seeds else seed)
-        if seeds is not None:  # each copy is copy 0 of its own seed, as a single environment is
-            self.streams = np.array([stream(s, 0) for s in seeds], dtype=np.uint64)
-        elif seed is not None:
-            self.streams = self._copy_streams()
-        if seed is not None:
-            self.num_episodes[:] = 0
+        if seed is None or isinstance(seed, int | np.integer):
+            super().reset(seed=seed)
+            if seed is not None:
+                self.streams, self.num_episodes[:] = self._copy_streams(), 0
+        else:  # each copy is copy 0 of its own seed, as a single environment is
+            for copy, own in own_seeds(seed, self.num_envs):
+                self.streams[copy], self.num_episodes[copy] = stream(own, 0), 0
         state = start_state(options)
         if state is None:
             self._restart(np.arange(self.num_envs))
