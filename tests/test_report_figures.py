@@ -3,10 +3,12 @@
 import json
 import math
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
-from explorer_runs import unpack
+from explorer_runs import GridRun, unpack
 from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import play, write_run
@@ -25,6 +27,7 @@ from lactchain.inspection.run_view import open_run
 from lactchain.storage.manifests import write_run_file
 from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.markup import escape
+from lactchain_extras.explorer.report import write_report
 from lactchain_extras.explorer.rollout_tables import Worth
 from lactchain_extras.explorer.summary import Share, summarise
 from lactchain_extras.explorer.tables import pack
@@ -173,3 +176,16 @@ def test_escaped_text_reads_as_it_was_and_holds_no_markup(text):
     escaped = escape(text)
     assert not set("<>\"'") & set(escaped)
     escaped.encode("utf-8")
+
+
+def test_all_that_is_no_record_is_named_of_stages_and_of_runs_beside_too(tmp_path):
+    GridRun(tmp_path / "run")
+    folder = shutil.copytree(tmp_path / "run", tmp_path / "other")
+    for number, make in ((1, Path.touch), (2, lambda place: place.symlink_to(tmp_path / "none"))):
+        shutil.rmtree(folder / f"round_{number}/inspection")
+        make(folder / f"round_{number}/inspection")
+    (folder / "round_2/critic/token_values").mkdir()
+    names = ["round_1/inspection", "round_2/critic/token_values", "round_2/inspection"]
+    assert open_run(folder).left_out == names
+    page = write_report(tmp_path / "run", beside=[folder]).read_text()
+    assert all(f"other/{name} is damaged or not whole, not shown" in page for name in names)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -105,8 +106,9 @@ class RunView:
     @cached_property
     def left_out(self) -> list[str]:
         """Names of records that are not whole, so that nothing of them is shown."""
-        recorded = [self.directory / "token_values", *self.directory.glob("round_*/inspection")]
-        damaged = sorted(f for f in recorded if f.is_dir() and not is_inspection(f))
+        recorded = [part.directory / "token_values" for part in self.parts.values()]
+        recorded += [place / "inspection" for place in self.directory.glob("round_*")]
+        damaged = sorted(f for f in recorded if os.path.lexists(f) and not is_inspection(f))
         names = [str(folder.relative_to(self.directory)) for folder in damaged]
         if names:
             log.warning("%s: damaged or not whole, not shown: %s", self.name, ", ".join(names))

@@ -78,7 +78,8 @@ def render(
     held = contents(view, beside, filter(None, (summary.before, summary.after)))
     commit = view.environment.get("git_commit")
     facts = [view.state, view.environment.get("device"), f"commit {commit}" if commit else None]
-    facts += [f"{name} is damaged or not whole, not shown" for name in view.left_out]
+    missed = [*view.left_out, *(f"{o.name}/{name}" for o in beside for name in o.left_out)]
+    facts += [f"{name} is damaged or not whole, not shown" for name in missed]
     sides = (("before training", summary.before), ("after", summary.after))
     told = _embedded(view, beside, held, screen)
     text = environment.get_template("page.html").render(
