@@ -13,7 +13,7 @@ from lactchain.config.settings import ActorConfig, EnvironmentConfig, GuidedActo
 from lactchain.data.exact_values import expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import RememberingPolicy, behavior_policy
+from lactchain.environments.scripted import RememberingPolicy
 from lactchain.environments.views import shipped_view
 from lactchain.models.actor import LanguageActor
 from lactchain.stages.evaluate import enough_per_start
@@ -21,6 +21,7 @@ from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.run_pipeline import sized
 from lactchain.types import ChainGrammar, Policy
 from lactchain_extras.ecosystems.tasks import manifest
+from lactchain_extras.stages.make_offline_data import behavior_policy
 
 PRESET = ROOT / "configs/run_pipeline"
 UNKNOWN_LAKE = "peer_worlds:peers/UnknownLake-v0"

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, LoraSettings, ModelConfig
 from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import make_language_env
@@ -27,7 +29,7 @@ LETTERS_PER_TOKEN = 3
 
 def print_memory(config: Any, batches: Sequence[BatchSettings]) -> None:
     """Prints what each batch takes beside what the device has."""
-    from lactchain.models.runtime import available_memory, device
+    from lactchain.models.runtime import device
 
     found = [(batch, sizes) for batch in batches if (sizes := memory_of(config, batch))]
     if not found:
@@ -39,6 +41,18 @@ def print_memory(config: Any, batches: Sequence[BatchSettings]) -> None:
         table(title, [{name: f"{size / 2**30:.2f}" for name, size in sizes.items()}])
         if taken > free:
             console.print(plain(f"too much: {mend([batch])}"), soft_wrap=True)
+
+
+def available_memory() -> int:
+    """Bytes that the device has to give, this process's share of a computer's."""
+    import torch
+
+    from lactchain.models.runtime import device, free_memory
+
+    free_memory()
+    if device().type == "cuda":
+        return torch.cuda.mem_get_info(device())[0]
+    return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def memory_of(config: Any, batch: BatchSettings) -> dict[str, float]:

@@ -25,7 +25,7 @@ from lactchain.data.episodes import all_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import POLICIES, RandomChains
+from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import State
 from lactchain.errors import ConfigError, DataError, EnvironmentFault
 from lactchain.functional.random_streams import derive_seed
@@ -250,7 +250,7 @@ def _scripted(env: LanguageEnv) -> list[Policy]:
     if env.view.competent is not None:
         policies.append(env.view.policies[env.view.competent](env))
     elif env.view.model is not None and env.history == 1:
-        policies.append(POLICIES["optimal"](env))
+        policies.append(OptimalChains(env))
     return policies
 
 

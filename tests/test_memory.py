@@ -16,13 +16,13 @@ from lactchain.errors import ConfigError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.headed import HeadedModel
 from lactchain.models.loading import load_actor, readable
-from lactchain.models.runtime import available_memory, free_memory, is_out_of_memory
+from lactchain.models.runtime import free_memory, is_out_of_memory
 from lactchain.runs import process
 from lactchain.stages import collect_rollouts, train_bc, train_critic
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.stage_run import BatchSettings, enough_memory
 from lactchain.stages.train_bc import TrainBCConfig
-from lactchain_extras.memory import memory_of
+from lactchain_extras.memory import available_memory, memory_of
 
 CLONING = BatchSettings("training.batch_size", "actor.max_new_tokens")
 VALUING = BatchSettings("training.batch_size", "critic.max_length")
@@ -51,7 +51,7 @@ def test_a_dry_run_prints_the_parts_and_makes_nothing(script, weights, tmp_path,
 
 
 def test_what_is_too_much_is_said_with_what_helps(weights, tmp_path, capsys, dry_run, monkeypatch):
-    monkeypatch.setattr("lactchain.models.runtime.available_memory", lambda: 1)
+    monkeypatch.setattr("lactchain_extras.memory.available_memory", lambda: 1)
     run_here("train_bc", config_of("train_bc", weights, tmp_path / "run"))
     assert "too much: lower training.batch_size or actor.max_new_tokens" in capsys.readouterr().out
 

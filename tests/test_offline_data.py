@@ -14,10 +14,11 @@ from lactchain.data.episodes import Episode, Region, all_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import OptimalChains, RandomChains, behavior_policy
+from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError
 from lactchain_extras.stages.make_offline_data import (
     RecordingConfig,
+    behavior_policy,
     region_episodes,
     retell,
 )

@@ -3,7 +3,7 @@
 All satisfy `lactchain.types.Policy`: each row of a batch draws from its own seed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,6 @@ from lactchain.environments.chance import best_chains
 from lactchain.environments.exact import FAR_SIGHTED, MAX_CHAINS, optimal_chains
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import tabular_model
-from lactchain.errors import ConfigError
 from lactchain.types import Action, ChainGrammar, Policy
 
 MOST_LISTED = 12  # actions whose numbers a person is told
@@ -201,42 +200,6 @@ def spoken(name: str) -> str:
     """An action's name as people write it: the letters of a word together."""
     parts = name.split()
     return "".join(parts) if all(len(part) == 1 for part in parts) else name
-
-
-POLICIES: dict[str, Callable[[LanguageEnv], Policy]] = {
-    "optimal": OptimalChains,
-    "random": lambda env: RandomChains(env.grammar),
-}
-"""Those of every world by the names that configurations use; `TextView.policies` has the others."""
-
-
-def behavior_policy(env: LanguageEnv, shares: Mapping[str, float]) -> Policy:
-    """Scripted policies, each answering its share of the decisions, by one coin for each.
-
-    Their names are of `POLICIES`, or of `TextView.policies`; others are a `ConfigError`. `env` is
-    left reset.
-    """
-    parts = [(_policy(env, name), share) for name, share in shares.items()]
-    policy, below = parts[-1][0], 1.0 - parts[-1][1]
-    for part, share in reversed(parts[:-1]):
-        # All mixtures toss the same coin for a decision, so the thresholds are cumulative.
-        policy, below = Mixture(part, policy, min(below, 1.0)), below - share
-    if len(parts) > 1:
-        policy.name = ", ".join(f"{share:.3g} {part.name}" for part, share in parts)
-    return policy
-
-
-def _policy(env: LanguageEnv, name: str) -> Policy:
-    known = POLICIES | env.view.policies
-    if name not in known:
-        raise ConfigError(
-            f"behavior.policies: expected names of {sorted(known)}, which play in"
-            f" {env.env.unwrapped}, got {name!r}"
-        )
-    try:
-        return known[name](env)
-    except ValueError as error:
-        raise ConfigError(f"behavior.policies: {name}: {error}") from error
 
 
 def random_play_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> Iterator[str]:

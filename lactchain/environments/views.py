@@ -109,7 +109,7 @@ class TextView:
         relative: a template for models that read, which tells in words where the goal is, as seen
             from the agent; None: there is none.
         rare_words: text of what observations may hold and random play seldom shows, for tokenizers.
-        policies: scripted policies beside those of every world (`scripted.POLICIES`), by the names
+        policies: scripted policies beside those of every world (`make_offline_data`), by the names
             that configurations use; each is made of a `LanguageEnv`.
         competent: the one of them that a warm start clones where there are no shortest paths; it
             reads this template and plays from the states in which an episode begins.

@@ -56,8 +56,7 @@ class EmbeddingCritic(HeadedModel):
     A causal encoder's last token has seen the whole text (SFR-Embedding-Mistral pools the same
     way); others were trained to pool the mean, as most BERTs, and their folders say so
     (`resolve_pooling`). With actions the text read is the observation, a line break, and the chain.
-    An instruction stands before it as SFR-Embedding-Mistral has it: `Instruct: {task}`, a line
-    break, `Query: {text}`.
+    An instruction stands before it (`CriticConfig.instruction`).
 
     Attributes:
         trunk: the encoder with its head `score`.
@@ -278,12 +277,8 @@ class EmbeddingCritic(HeadedModel):
         return found
 
     def texts(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> list[str]:
-        """What the encoder reads: the observations, with the chains behind them in that mode.
-
-        An instruction stands before each.
-        """
-        expects_actions = self.settings.mode == "action_value"
-        if expects_actions != (actions is not None):
+        """What the encoder reads: instruction, observation, and in that mode the chain behind."""
+        if (self.settings.mode == "action_value") != (actions is not None):
             given = "none" if actions is None else "some"
             raise ValueError(f"actions: a critic of mode {self.settings.mode} was given {given}")
         read = list(observations)

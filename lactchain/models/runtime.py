@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
 import torch
 import transformers
 from torch import Tensor, nn
@@ -45,14 +44,6 @@ def free_memory() -> None:
     """
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def available_memory() -> int:
-    """Bytes that the device has to give, this process's share of a computer's."""
-    free_memory()
-    if device().type == "cuda":
-        return torch.cuda.mem_get_info(device())[0]
-    return psutil.virtual_memory().available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -133,14 +133,6 @@ class LogLines(logging.StreamHandler):
         return one_line(super().format(record))
 
 
-def show_state(env: Any, observation: str) -> None:
-    """Prints the state of a language environment: its drawing, where it has one, and its text."""
-    console.rule()
-    if env.env.render_mode == "ansi":
-        console.print(Text.from_ansi(env.env.render()))
-    console.print(plain(observation), soft_wrap=True)
-
-
 def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows under the keys of the first one; floats with four significant digits."""
     printed = Table(title=plain(title), title_justify="left")

@@ -310,12 +310,9 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.num_steps = np.zeros(num_envs, dtype=np.int64)
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: int | Sequence | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Starts an episode in every copy; `seed` is one for all, or one for each.
+        """Starts an episode in every copy; `seed` is one for all, or one or None for each.
 
         `options={"state": {...}}` starts all of them in that state, as in `GridWorld`.
         """

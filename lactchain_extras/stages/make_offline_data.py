@@ -4,7 +4,7 @@ Writes RUN/trajectories/*.parquet.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,18 @@ from lactchain.data.episodes import Episode, Limits, Region, go_round, sampled_e
 from lactchain.data.evaluations import collection_metrics, movement_metrics, time_metrics
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import behavior_policy
+from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.errors import ConfigError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
 from lactchain.stages.stage_run import stage
 from lactchain.types import Policy, Trajectory
+
+POLICIES: dict[str, Callable[[LanguageEnv], Policy]] = {
+    "optimal": OptimalChains,
+    "random": lambda env: RandomChains(env.grammar),
+}
+"""Those of every world by the names that configurations use; `TextView.policies` has the others."""
 
 
 @dataclass(frozen=True)
@@ -160,3 +166,32 @@ def retell(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:
                 f"{expected['state']} before"
             )
     return replace(trajectory, observations=tuple(observations))
+
+
+def behavior_policy(env: LanguageEnv, shares: Mapping[str, float]) -> Policy:
+    """Scripted policies, each answering its share of the decisions, by one coin for each.
+
+    Their names are of `POLICIES`, or of `TextView.policies`; others are a `ConfigError`. `env` is
+    left reset.
+    """
+    parts = [(_policy(env, name), share) for name, share in shares.items()]
+    policy, below = parts[-1][0], 1.0 - parts[-1][1]
+    for part, share in reversed(parts[:-1]):
+        # All mixtures toss the same coin for a decision, so the thresholds are cumulative.
+        policy, below = Mixture(part, policy, min(below, 1.0)), below - share
+    if len(parts) > 1:
+        policy.name = ", ".join(f"{share:.3g} {part.name}" for part, share in parts)
+    return policy
+
+
+def _policy(env: LanguageEnv, name: str) -> Policy:
+    known = POLICIES | env.view.policies
+    if name not in known:
+        raise ConfigError(
+            f"behavior.policies: expected names of {sorted(known)}, which play in"
+            f" {env.env.unwrapped}, got {name!r}"
+        )
+    try:
+        return known[name](env)
+    except ValueError as error:
+        raise ConfigError(f"behavior.policies: {name}: {error}") from error

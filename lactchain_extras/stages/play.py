@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 
+from rich.text import Text
+
 from lactchain import plugins
 from lactchain.config.bounds import AtLeast0, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig
@@ -18,7 +20,7 @@ from lactchain.environments.extractors import Chain, Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import MOST_LISTED, HumanPolicy, spoken
 from lactchain.functional.random_streams import derive_seed
-from lactchain.runs.console import console, plain, show_state
+from lactchain.runs.console import console, plain
 from lactchain.runs.process import is_dry_run
 from lactchain.stages.stage_run import BatchSettings, dry_run, require_numbers
 from lactchain.types import ChainGrammar, Policy
@@ -89,7 +91,7 @@ def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
     observation, info = env.reset(seed=seed)
     over, num_chains, total = False, 0, 0.0
     while not over:
-        show_state(env, observation)
+        _show_state(env, observation)
         try:
             action = policy.act([observation], [derive_seed(seed, num_chains)])[0]
         except EOFError:
@@ -100,9 +102,17 @@ def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
         outcome = played or f"nothing done: {info['invalid_reason']}"
         console.print(plain(f"completion {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
         over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
-    show_state(env, observation)
+    _show_state(env, observation)
     endings = {True: "reached the goal", False: "did not reach the goal", None: "came to the end"}
     said = f"{num_chains} completion{'' if num_chains == 1 else 's'}"
     verdict = f"{policy.name} {endings[info['success']]}: {said}, return {total:+.3g}"
     console.print(plain(verdict), soft_wrap=True)
     return total
+
+
+def _show_state(env: LanguageEnv, observation: str) -> None:
+    """Prints the state of a language environment: its drawing, where it has one, and its text."""
+    console.rule()
+    if env.env.render_mode == "ansi":
+        console.print(Text.from_ansi(env.env.render()))
+    console.print(plain(observation), soft_wrap=True)
