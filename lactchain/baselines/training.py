@@ -282,11 +282,7 @@ def save_agent(directory: Path, agent: Population, member: int, world: WorldConf
 
 
 def read_agent(directory: str | Path) -> Any:
-    """An agent of one member that acts as the saved one did.
-
-    Raises:
-        DataError: the folder holds no agent, or is damaged.
-    """
+    """An agent of one member that acts as the saved one did; `DataError` where none is whole."""
     directory = Path(directory)
     if not (directory / MANIFEST).exists():
         raise DataError(f"{directory}: holds no agent; expected what a run saved, such as RUN/best")

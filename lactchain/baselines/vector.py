@@ -21,7 +21,7 @@ MOST_KEPT = 30_000
 _SIMPLE = frozenset((bool, int, float, str, type(None)))
 
 
-@faults.undone()
+@faults.undone
 def make_vector_env(id: str, num_envs: int, /, **kwargs: Any) -> VectorEnv:
     """Copies of a registered environment: as one numpy batch if there is one, else in a loop.
 

@@ -7,17 +7,18 @@ way is known to whoever watches.
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial, wraps
 from operator import itemgetter
 from threading import get_ident
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import gymnasium as gym
 
 from lactchain.errors import EnvironmentFault, LactChainError
 
+P, Result = ParamSpec("P"), TypeVar("Result")
 Seed = int | str | None
 Check = Callable[[Any, gym.Env], None]
 MOST_SHOWN = 300
@@ -30,17 +31,21 @@ OURS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 """What a world may not change of its process: how it is read, and how it is set."""
 
 
-@contextmanager
-def undone() -> Iterator[None]:
-    """What a world changes of the process, while it is made or reset, is put back."""
-    before = [(read(), read, put_back) for read, put_back in OURS.values()]
-    try:
-        yield
-    finally:
-        for value, read, put_back in before:
-            if read() != value:
-                with suppress(ValueError):  # only the main thread may set handlers
-                    put_back(value)
+def undone(call: Callable[P, Result]) -> Callable[P, Result]:
+    """What a world changes of the process, while it is made or reset by a call, is put back."""
+
+    @wraps(call)
+    def and_back(*args: P.args, **kwargs: P.kwargs) -> Result:
+        before = [(read(), read, put_back) for read, put_back in OURS.values()]
+        try:
+            return call(*args, **kwargs)
+        finally:
+            for value, read, put_back in before:
+                if read() != value:
+                    with suppress(ValueError):  # only the main thread may set handlers
+                        put_back(value)
+
+    return and_back
 
 
 def step(env: gym.Env, action: Any, seed: Seed, check: Check) -> Any:
@@ -55,7 +60,7 @@ def step(env: gym.Env, action: Any, seed: Seed, check: Check) -> Any:
     return checked(called(env.step, env, seed, action, action), env, seed, action, check)
 
 
-@undone()
+@undone
 def reset(env: gym.Env, seed: int | None, check: Check, **arguments: Any) -> Any:
     """The same of `env.reset`, with its other arguments."""
     result = called(env.reset, env, seed, None, seed=seed, **arguments)

@@ -362,7 +362,7 @@ def _none_played() -> dict[str, list[Any]]:
     return {"executed": [], "rewards": [], "bumped": [], "positions": []}
 
 
-@faults.undone()
+@faults.undone
 def language_env(
     env_id: str = EnvironmentConfig.id, env_kwargs: Mapping[str, Any] | None = None, **kwargs
 ) -> LanguageEnv:

@@ -43,7 +43,7 @@ class Session:
         self._state: Any = None
         self._begun = False  # the environment may have played for another session before
 
-    @undone()
+    @undone
     def answer(self, message: str) -> str | None:
         """The reply to one message as the wire has both; None: the session is over."""
         try:
