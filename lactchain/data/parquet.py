@@ -110,7 +110,7 @@ def files(path: str | Path) -> list[Path]:
     path = Path(path)
     found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not found or not found[0].is_file():
-        raise DataError(f"{path}: expected a parquet file or a folder of them, or JSONL; found none")
+        raise DataError(f"{path}: expected a parquet file or a folder of them or JSONL, found none")
     if path.is_dir() and (missing := _missing(found)):
         more = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise DataError(
