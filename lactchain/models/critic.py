@@ -284,10 +284,7 @@ class EmbeddingCritic(HeadedModel):
         read = list(observations)
         if actions is not None:
             read = [f"{o}\n{a}" for o, a in zip(observations, actions, strict=True)]
-        form = self.settings.instruction or "{text}"
-        if "{text}" not in form:
-            form = f"Instruct: {form}\nQuery: {{text}}"
-        return [form.replace("{text}", text) for text in read]
+        return [form_of(self.settings).replace("{text}", text) for text in read]
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of B texts, at most `max_length` each; what is too long loses its beginning.
@@ -365,6 +362,12 @@ def _declared(folder: Path) -> tuple[Path, list[str]]:
     return found[0], [str(name).removeprefix("pooling_mode_") for name in named]
 
 
+def form_of(settings: CriticConfig) -> str:
+    """What is read, with `{text}` in the place of the text itself."""
+    task = settings.instruction or "{text}"
+    return task if "{text}" in task else f"Instruct: {task}\nQuery: {{text}}"
+
+
 def declare_pooling(
     folder: Path, settings: CriticConfig, width: int, *more: tuple[str, str]
 ) -> None:
@@ -385,6 +388,10 @@ def declare_pooling(
         "sentence_bert_config.json": {"max_seq_length": settings.max_length},
         "1_Pooling/config.json": {"word_embedding_dimension": width} | pooling,
     }
+    before, _, behind = form_of(settings).partition("{text}")
+    if before and not behind:  # they know texts in front alone
+        prompts = {"prompts": {"query": before}, "default_prompt_name": "query"}
+        written["config_sentence_transformers.json"] = prompts
     for name, value in written.items():
         make_folder((folder / name).parent)
         write_json(folder / name, value)

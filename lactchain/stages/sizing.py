@@ -224,9 +224,7 @@ RULES = (
         ),
         f"as many as come to {ROWS_OF_AN_ACTION} rows for each action of each state's solution",
     ),
-    SizingRule(
-        "target", lambda world, config, _: target_of(world), "as much as this world allows"
-    ),
+    SizingRule("target", lambda world, config, _: target_of(world), "as much as this world allows"),
     SizingRule(
         "num_rounds",
         lambda world, config, _: 12 if config.target else 2,
