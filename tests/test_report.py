@@ -174,7 +174,8 @@ def test_pairs_are_whole_with_their_ways(run, page):
     pairs = page.table("pairs")
     held = [p for stage in open_run(run.directory).stages.values() for p in stage.pairs]
     assert pairs["chosen"] == [p.chosen for p in held]
-    assert pairs["chosen_value"] == pytest.approx([p.chosen_value for p in held])
+    assert pairs["chosen_advantage"] == pytest.approx([p.chosen_value for p in held])
+    assert pairs["margin"] == pytest.approx([p.margin for p in held])
     first = [
         place
         for place, round_ in enumerate(pairs["round"])

@@ -10,6 +10,7 @@ from collections import Counter
 from functools import cached_property
 
 import pytest
+from browser import four_digits
 from explorer_runs import GridRun
 from run_folders import play
 
@@ -165,6 +166,9 @@ def which_pair_had_the_largest_margin_in_the_first_round(visitor, run, _):
     assert state.startswith(f"({widest.state['x']}, {widest.state['y']}) facing ")
     for shown, whole in zip(sides, (widest.chosen, widest.rejected), strict=True):
         assert whole.endswith(shown.lstrip("…"))  # what both begin with is left out
+    for side in ("chosen", "rejected"):
+        told = four_digits(getattr(widest, f"{side}_value")).lstrip("−")
+        assert re.search(rf"{side} advantage [+−]?{told}", visitor.text(f".side-of-pair.{side}"))
 
 
 def how_many_pairs_were_dropped_and_why(visitor, run, _):

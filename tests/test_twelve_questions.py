@@ -72,6 +72,8 @@ def whether_it_is_luck(visitor, run, other):
         told = [number_of(n) for n in re.findall(r"[+−]?[\d.]+", visitor.text(f"#verdict-{name}"))]
         assert told[2:] == pytest.approx([low, high], rel=1e-3)  # behind the mean, and 95 %
     assert visitor.text("#verdict-success").endswith("worse")
+    visitor.choose("#side-b", "0 2")
+    assert visitor.text("#verdict-chains").endswith("no difference")
 
 
 def which_setting_differs(visitor, *_):
@@ -172,6 +174,7 @@ def which_pairs_taught_it(visitor, run, other):
         (owner, pytest.approx(margin, rel=1e-3)) for owner, margin in sorted(expected)
     ]
     assert {owner for owner, _ in expected} == {run.directory.name, other.directory.name}
+    assert visitor.text("#tab-pairs").endswith(f" {len(pairs)}")  # of the runs that are shown
 
 
 QUESTIONS = {

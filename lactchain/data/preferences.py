@@ -25,13 +25,13 @@ from lactchain.types import Action, Discount, PreferencePair
 
 KIND, VERSION = "pairs", 2
 DROP_REASONS = {
-    "non_finite": "a score or a return of the state's completions is NaN or infinite",
+    "non_finite": "an advantage or a return of the state's completions is NaN or infinite",
     "equal_text": "the state has no two completions that read differently",
     "equal_tokens": "the two completions are the same tokens",
     "no_chain": "none of the state's completions is a chain",
     "empty": "one of the two completions has neither text nor tokens",
-    "tie": "the two completions, both chains, score the same",
-    "margin": "the two scores lie closer together than min_margin",
+    "tie": "the two completions, both chains, are worth the same",
+    "margin": "the margin of the two is less than min_margin",
 }
 
 

@@ -130,6 +130,7 @@ def _recorded(inspection: Inspection) -> StateValues | None:
 
 def _pairs(view: RunView, states: States, ways: Ways, number_of_run: int = 0) -> Iterator[Row]:
     for name, part in _parts(view).items():
+        by_return = all(pair.chosen_value == pair.chosen_return for pair in part.pairs)
         for number, pair in enumerate(part.pairs):
             after = part.pairs_after.get(number, (None, None))
             yield {
@@ -138,6 +139,9 @@ def _pairs(view: RunView, states: States, ways: Ways, number_of_run: int = 0) ->
                 "stage": name,
                 "round": round_of(name),
                 "prompt": str(pair.prompt),
+                "margin": pair.margin,
+                "chosen_advantage": None if by_return else pair.chosen_value,
+                "rejected_advantage": None if by_return else pair.rejected_value,
                 "state": states.number(pair.state or None),
                 "chosen_way": ways.way(pair.state, pair.chosen),
                 "rejected_way": ways.way(pair.state, pair.rejected),
@@ -223,7 +227,7 @@ def episodes_beside(runs: Sequence[RunView]) -> tuple[list[Played], str]:
     def weighed(episode: Played) -> int:
         return weight(episode.trajectory, told)
 
-    return _differing_first(runs, groups, weighed, MAX_BYTES_BESIDE, "Episodes")
+    return _differing_first(runs, groups, MAX_BYTES_BESIDE, "Episodes", weighed)
 
 
 def candidates_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[list[Row], str]:
@@ -240,7 +244,7 @@ def candidates_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tu
                 beside = row | {"run": number, "tokens": None, "probabilities": None}
                 place = said_in == chosen, states.rows[row["state"]]["state"]
                 groups.setdefault(place, []).append(beside)
-    return _differing_first(runs, groups, _one, MAX_CANDIDATES_BESIDE, "Candidates")
+    return _differing_first(runs, groups, MAX_CANDIDATES_BESIDE, "Candidates")
 
 
 def pairs_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[list[Row], str]:
@@ -250,23 +254,19 @@ def pairs_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[l
         for row in _pairs(run, states, ways, number):
             if row["state"] is not None:
                 groups.setdefault((True, states.rows[row["state"]]["state"]), []).append(row)
-    return _differing_first(runs, groups, _one, MAX_PAIRS_BESIDE, "Pairs")
+    return _differing_first(runs, groups, MAX_PAIRS_BESIDE, "Pairs")
 
 
 def _beside(runs: Sequence[RunView]) -> list[tuple[int, RunView]]:
     return list(enumerate(runs))[1:]
 
 
-def _one(_: Row) -> int:
-    return 1
-
-
 def _differing_first(
     runs: Sequence[RunView],
     groups: Groups,
-    weigh: Callable[[Any], int],
     most: int,
     what: str,
+    weigh: Callable[[Any], int] = lambda _: 1,
 ) -> tuple[list[Any], str]:
     """All of as many groups as weigh no more than that; what of them is left out."""
     differing, kept, held = _differing(runs), [], Counter()

@@ -15,6 +15,7 @@ from typing import Any
 from lactchain.inspection.run_view import RunView, open_run
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import render
+from lactchain_extras.explorer.tables import as_utf8
 
 FRAME = (
     '<iframe srcdoc="{}" sandbox="allow-scripts" style="width: 100%; height: {}px; border: 0"'
@@ -52,10 +53,6 @@ def frames(run: RunView | str | Path) -> dict[str, Any]:
     import pandas
 
     return {
-        name: pandas.DataFrame({key: list(map(_as_utf8, values)) for key, values in table.items()})
+        name: pandas.DataFrame({key: list(map(as_utf8, values)) for key, values in table.items()})
         for name, table in contents(open_run(run)).tables.items()
     }
-
-
-def _as_utf8(value: Any) -> Any:
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

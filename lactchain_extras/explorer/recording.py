@@ -39,6 +39,7 @@ from lactchain.runs.run import Run
 from lactchain.storage.files import write_json
 from lactchain.storage.manifests import write_manifest
 from lactchain.types import Action, Discount, PreferencePair, Trajectory
+from lactchain_extras.explorer.tables import as_utf8
 from lactchain_extras.turns import log_turns
 
 if TYPE_CHECKING:
@@ -151,10 +152,8 @@ class Recorder:
 
     def _known(self, stage: Path) -> list[Row]:
         """What is exactly known of each state that is looked at."""
-        results, file = (
-            read_episodes(stage / "evaluation/episodes.json"),
-            stage / "critic/values.json",
-        )
+        results = read_episodes(stage / "evaluation/episodes.json")
+        file = stage / "critic/values.json"
         shortest = {state_text(result.state): result.shortest for result in results}
         policy: Mapping[str, float] = {}
         if file.is_file():  # the critic was measured
@@ -323,7 +322,7 @@ def write_tables(
     """
     folder = Path(folder)
     for name, rows in tables.items():
-        told = [{column: _as_utf8(value) for column, value in row.items()} for row in rows]
+        told = [{column: as_utf8(value) for column, value in row.items()} for row in rows]
         table = pa.Table.from_pylist(told, SCHEMAS[name])
         parquet.write_table(folder / f"{name}.parquet", table, name, VERSION)
     write_json(folder / "meta.json", meta)
@@ -333,9 +332,3 @@ def write_tables(
 def state_text(state: Mapping[str, Any]) -> str:
     """A state as these tables hold it."""
     return json.dumps(state)
-
-
-def _as_utf8(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    return [_as_utf8(part) for part in value] if isinstance(value, list | tuple) else value

@@ -16,12 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lactchain.data.evaluations import (
-    EpisodeResult,
-    StateValues,
-    loops,
-    success_figures,
-)
+from lactchain.data.evaluations import EpisodeResult, StateValues, loops, success_figures
 from lactchain.data.preferences import chain_advantages
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
@@ -247,7 +242,7 @@ def recorded_rows(
         earned = {"way": ways.way(state, row["completion"]), "reward": _reward(row, view)}
         answers.append(_recorded(row, number, numbers) | earned)
     candidates = inspection.candidates.to_pylist()
-    return answers, [_recorded(row, number, numbers) for row in candidates]
+    return answers, [_recorded(row | {"q": row["score"]}, number, numbers) for row in candidates]
 
 
 def _recorded(row: Row, number: int, numbers: Mapping[int, int]) -> Row:

@@ -20,11 +20,11 @@ COLUMNS = {
     "invalid value advantage",
     "answers": "round state text completion tokens probabilities probability reward invalid way "
     "success num_actions return value q advantage optimal policy_value shortest",
-    "candidates": "run round state completion tokens probabilities probability count reward score "
+    "candidates": "run round state completion tokens probabilities probability count reward q "
     "invalid chosen rejected",
-    "pairs": "run stage round state prompt chosen rejected chosen_value rejected_value "
-    "chosen_return rejected_return chosen_logprob rejected_logprob chosen_after rejected_after "
-    "chosen_way rejected_way",
+    "pairs": "run stage round state prompt chosen rejected margin chosen_advantage "
+    "rejected_advantage chosen_return rejected_return chosen_logprob rejected_logprob "
+    "chosen_after rejected_after chosen_way rejected_way",
     "dropped": "stage round reason count",
     "results": "run round state success num_chains shortest",
     "values": "round state value policy_value",
@@ -41,6 +41,13 @@ def as_columns(table: str, rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Rows as the columns of a table; None where a row has no such entry."""
     rows = list(rows)
     return {name: [row.get(name) for row in rows] for name in COLUMNS[table].split()}
+
+
+def as_utf8(value: Any) -> Any:
+    """Texts, in lists too, with half a surrogate pair as its number: no other table can hold it."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    return [as_utf8(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def pack(columns: Columns) -> str:

@@ -13,7 +13,7 @@ const SCREENS = [
   ["run", "Run", RunScreen, () => true],
 ];
 
-let go = () => {};
+let go = () => {}, recount = () => {};
 
 /** The address of a screen and of what is looked at there; a frame within a page has none. */
 function address(screen, wanted) {
@@ -41,6 +41,8 @@ function App() {
   const known = useMemo(() => SCREENS.filter(([, , , there]) => there()), []);
   const first = [known.some(([id]) => id === facts.screen) ? facts.screen : "summary", null];
   const [[screen, wanted], setPlace] = useState(() => placeOf(known) || first);
+  const [, draw] = useState({});
+  recount = () => draw({});
   go = (to, asked) => {
     if (!known.some(([id]) => id === to)) return;
     if (addressed) history.pushState(null, "", address(to, asked));
@@ -76,7 +78,8 @@ function App() {
 }
 
 function badge(id) {
-  const count = id === "states" ? new Set(tables.answers.column("state")).size : ["episodes", "pairs"].includes(id) ? rowsWith(id, "run", 0).length : 0;
+  const run = { episodes: kept.get("episodes filter")?.run, pairs: kept.get("pairs run") }[id] ?? "0";
+  const count = id === "states" ? new Set(tables.answers.column("state")).size : ["episodes", "pairs"].includes(id) ? ofRun(id, run).length : 0;
   return count ? html` <small>${number(count)}</small>` : "";
 }
 

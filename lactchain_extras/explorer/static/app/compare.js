@@ -35,7 +35,7 @@ function pairedInterval(differences) {
 
 function Difference({ label, id, values, better }) {
   const [middle, low, high] = pairedInterval(values);
-  const verdict = low > 0 || high < 0 ? ((low > 0) === better ? "better" : "worse") : "may be luck";
+  const verdict = values.every((d) => d === 0) ? "no difference" : low > 0 || high < 0 ? ((low > 0) === better ? "better" : "worse") : "may be luck";
   return html`<p id=${id}>${label}: <b>${signed(middle)}</b> (95 %: ${signed(low)} to ${signed(high)}), <b class=${{ better: "good", worse: "bad" }[verdict] || ""}>${verdict}</b></p>`;
 }
 
@@ -140,8 +140,8 @@ function SaidFrom({ state, pair }) {
   const most = (text) => Math.max(...sides.map((side) => side.get(text)?.probability ?? (side.has(text) ? 0 : -1)));
   const [shown, more] = useMore([...new Set(sides.flatMap((side) => [...side.keys()]))].sort((a, b) => most(b) - most(a)), 12);
   if (!shown.length) return null;
-  const cells = (c) => (c ? html`<td class="number">${c.times ? number(c.probability, 3) : html`<span title="it was not sampled freely: how likely it is, is not known">drawn</span>`}</td><td class="number">${number(c.score ?? c.reward)}${c.chosen ? html` <b class="good" title="chosen in a pair">+</b>` : c.rejected ? html` <b class="bad" title="rejected in a pair">−</b>` : ""}</td>` : html`<td class="number muted">–</td><td></td>`);
-  return html`<h3>What else each might say here <span class="muted">probability, and the score by its own critic, or the reward where there was none; + chosen, − rejected in a pair</span></h3>
+  const cells = (c) => (c ? html`<td class="number">${c.times ? number(c.probability, 3) : html`<span title="it was not sampled freely: how likely it is, is not known">drawn</span>`}</td><td class="number">${number(c.q ?? c.reward)}${c.chosen ? html` <b class="good" title="chosen in a pair">+</b>` : c.rejected ? html` <b class="bad" title="rejected in a pair">−</b>` : ""}</td>` : html`<td class="number muted">–</td><td></td>`);
+  return html`<h3>What else each might say here <span class="muted">probability, and Q by its own critic, or the reward where there was none; + chosen, − rejected in a pair</span></h3>
     ${sides.map((side, n) => !side.size && html`<p class="muted">This page holds no candidates of ${sideName(pair[n])} from here.</p>`)}
     <div class="scroll"><table id="said"><thead><tr><th>completion</th>${pair.map((side) => html`<th class="number" colspan="2"><${Text} text=${sideName(side)} /></th>`)}</tr></thead>
       <tbody>${shown.map((text) => html`<tr><td><code class=${`completion ${sides.some((side) => side.get(text)?.invalid) ? "invalid" : ""}`}><${Text} text=${text} most=${400} /></code></td>${sides.map((side) => cells(side.get(text)))}</tr>`)}</tbody></table></div>${more}`;

@@ -94,6 +94,11 @@ function rowsWith(table, name, value) {
   return grouped.get(key).get(value) || [];
 }
 
+/** The rows of a run by its number as text, or of all. */
+function ofRun(table, run) {
+  return run === "all" ? tables[table].column("run").map((_, row) => row) : rowsWith(table, "run", Number(run));
+}
+
 /** Candidates of one run's rounds, those of this one where none is named. */
 function candidatesWith(name, value, run = 0) {
   return rowsWith("candidates", name, value).filter((row) => tables.candidates.at("run", row) === run);

@@ -110,7 +110,7 @@ function EpisodesScreen({ wanted }) {
       <${Field} label="to" type="number" width="5em" hint="most" value=${filter.high} onInput=${set("high")} />
       <${Field} label="text" type="search" width="14em" hint="in prompts, completions" value=${filter.text} onInput=${set("text")} />
       ${filter.start !== "all" && html`<${Toggle} label=${`from ${clipped(stateLabel(Number(filter.start)), 40)} ×`} on=${true} onChange=${() => set("start")("all")} />`}
-      <span class="count" id="episode-count">${number(rows.length)} of ${number(filter.run === "all" ? tables.episodes.length : rowsWith("episodes", "run", Number(filter.run)).length)}</span>
+      <span class="count" id="episode-count">${number(rows.length)} of ${number(ofRun("episodes", filter.run).length)}</span>
       <button class="link" onClick=${() => { setFilter(NO_FILTER); setSort(null); }}>clear</button>
       <${Csv} table="episodes" rows=${rows} />
     </div>

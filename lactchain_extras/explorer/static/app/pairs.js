@@ -1,18 +1,17 @@
 // Pairs: all of them by margin, the two answers side by side, and how many were dropped and why.
 
 function marginOf(row) {
-  const chosen = tables.pairs.at("chosen_value", row), rejected = tables.pairs.at("rejected_value", row);
-  return chosen - rejected;
+  return tables.pairs.at("margin", row);
+}
+
+/** What a pair was ranked by: advantages by the critic, or without one what its answers earned. */
+function rankedBy(row) {
+  return tables.pairs.at("chosen_advantage", row) == null ? "return" : "advantage";
 }
 
 /** Whether an answer of a pair was no chain: it moves nothing, or is known as such from the candidates. */
 function isNoChain(row, kind) {
   return tables.pairs.at(`${kind}_way`, row)?.length === 0 || tables.candidates.at("invalid", rowsWith("candidates", "completion", tables.pairs.at(kind, row))[0]) === 1;
-}
-
-/** The pairs of a run by its number as text, or of all. */
-function pairsOf(run) {
-  return run === "all" ? tables.pairs.column("run").map((_, row) => row) : rowsWith("pairs", "run", Number(run));
 }
 
 /** An answer from a little before where it differs from the other: long ones begin alike, and are cut at their ends. */
@@ -24,7 +23,7 @@ function fromDifference(row, kind, other) {
 }
 
 function noChainPairs(run = "0") {
-  return pairsOf(run).filter((row) => isNoChain(row, "rejected") || isNoChain(row, "chosen"));
+  return ofRun("pairs", run).filter((row) => isNoChain(row, "rejected") || isNoChain(row, "chosen"));
 }
 
 const PAIR_COLUMNS = [
@@ -43,7 +42,7 @@ function PairsScreen({ wanted }) {
   const [text, setText] = useKept("pairs text", "");
   const [state, setState] = useKept("pairs state", null);
   const [noChain, setNoChain] = useKept("pairs no chain", false);
-  const own = useMemo(() => pairsOf(run), [run]);
+  const own = useMemo(() => ofRun("pairs", run), [run]);
   const without = useMemo(() => new Set(noChainPairs(run)), [run]);
   const [sort, setSort] = useKept("pairs sort", { name: "margin", down: true });
   const [chosen, choose] = useKept("pairs chosen", null);
@@ -78,14 +77,14 @@ function PairsScreen({ wanted }) {
       <${LongTable} label="table of pairs" columns=${PAIR_COLUMNS.filter(({ name }) => (name !== "run" || run === "all") && (name !== "state" || state == null))} rows=${rows} selected=${shown} onSelect=${choose} sort=${sort} onSort=${(name) => setSort({ name, down: sort?.name === name ? !sort.down : name === "margin" })} height=${480} />
       ${shown != null ? html`<${Pair} row=${shown} />` : html`<${Empty}>No pair fits these filters.<//>`}
     </div>
-    <div class="charts"><${Histogram} title=${`margins of ${number(rows.length)} pairs`} values=${rows.map(marginOf)} xLabel="score of chosen less that of rejected" />
+    <div class="charts"><${Histogram} title=${`margins of ${number(rows.length)} pairs`} values=${rows.map(marginOf)} xLabel=${`${[...new Set(rows.map(rankedBy))].join(" or ")} of chosen less that of rejected`} />
       <${Dropped} /></div>
   </section>`;
 }
 
 function Pair({ row }) {
   const pair = tables.pairs.row(row), scene = sceneOf(pair.state);
-  const side = (kind) => html`<div class=${`side-of-pair ${kind}`}><h4 class=${kind === "chosen" ? "good" : "bad"}>${kind} <span class="number" title="what ranked it: by the critic, or what it earned">score ${signed(pair[`${kind}_value`])}</span></h4>
+  const side = (kind) => html`<div class=${`side-of-pair ${kind}`}><h4 class=${kind === "chosen" ? "good" : "bad"}>${kind} <span class="number" title="what ranked it">${rankedBy(row)} ${signed(pair[`${kind}_${rankedBy(row)}`])}</span></h4>
     ${scene && scene.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${pair[`${kind}_way`] ? [{ from: scene.agent, way: pair[`${kind}_way`], order: kind === "chosen" ? 0 : 1 }] : []} label=${`${kind} answer`} />`}
     <code class="completion"><${Text} text=${pair[kind]} /></code><p class="muted" title="what this one completion earned, its actions discounted as the critic discounts">discounted reward ${number(pair[`${kind}_return`])}${pair[`${kind}_logprob`] != null ? html` · <span title="of the whole answer, by the actor that this training began with">log-probability before ${number(pair[`${kind}_logprob`])}</span>` : ""}${pair[`${kind}_after`] != null ? html` · <span title="of the whole answer, by the actor that this training ended with; kept of the first pairs">after ${number(pair[`${kind}_after`])}</span>` : ""}${isNoChain(row, kind) ? " · no chain" : ""}</p></div>`;
   return html`<div class="detail"><header><b>${facts.runs.length > 1 ? `${visible(facts.runs[pair.run])}, ` : ""}${roundName(pair.round)}</b> · margin <b>${number(marginOf(row))}</b>${pair.state != null && html` · <${Go} to="states" with=${{ state: pair.state }}>this state in every round<//>`}</header>
@@ -94,7 +93,7 @@ function Pair({ row }) {
 
 /** Pairs made and dropped, round by round, each reason in words. */
 function Dropped() {
-  const stages = [...new Set([...pairsOf("0").map((row) => tables.pairs.at("stage", row)), ...tables.dropped.values("stage")])].sort(naturally);
+  const stages = [...new Set([...rowsWith("pairs", "run", 0).map((row) => tables.pairs.at("stage", row)), ...tables.dropped.values("stage")])].sort(naturally);
   const reasons = tables.dropped.values("reason");
   const count = (stage, reason) => tables.dropped.column("stage").reduce((sum, s, row) => sum + (s === stage && tables.dropped.at("reason", row) === reason ? tables.dropped.at("count", row) : 0), 0);
   const total = (stage) => tables.dropped.column("stage").reduce((sum, s, row) => sum + (s === stage ? tables.dropped.at("count", row) : 0), 0);

@@ -92,10 +92,10 @@ function warm(doubt) {
 
 const kept = new Map();
 
-/** State that a screen finds again when one comes back to it. */
+/** State that a screen finds again when one comes back to it; the tabs count by it. */
 function useKept(name, initial) {
   const [value, setValue] = useState(() => (kept.has(name) ? kept.get(name) : initial));
-  return [value, (next) => { kept.set(name, next); setValue(next); }];
+  return [value, (next) => { kept.set(name, next); setValue(next); recount(); }];
 }
 
 /** The first of some rows, and a button that shows the others as well. */

@@ -183,7 +183,7 @@ function AnswerCard({ state, round, now }) {
     <h5>this answer</h5><dl class="facts">
       <div><dt>probability</dt><dd>${a.probability == null ? "–" : number(a.probability, 3)}</dd></div>
       <div title="of its actions, less the cost of a completion"><dt>reward</dt><dd>${number(a.reward)}</dd></div>
-      ${a.value != null && html`<div title="of the state, by this round's critic"><dt>V</dt><dd>${number(a.value)}</dd></div><div title=${SCORE}><dt>Q</dt><dd>${number(a.q)}</dd></div><div><dt>advantage</dt><dd>${signed(Number(a.advantage?.toPrecision(3)))}</dd></div>`}
+      ${a.value != null && html`<div title="of the state, by this round's critic"><dt>V</dt><dd>${number(a.value)}</dd></div><div title=${Q}><dt>Q</dt><dd>${number(a.q)}</dd></div><div><dt>advantage</dt><dd>${signed(Number(a.advantage?.toPrecision(3)))}</dd></div>`}
       ${a.optimal != null && html`<div title="exact, of the best policy"><dt>V*</dt><dd>${number(a.optimal)}</dd></div>`}
       ${a.policy_value != null && html`<div title="exact, of the policy that the critic judges"><dt>Vπ</dt><dd>${number(a.policy_value)}</dd></div>`}
     </dl>
@@ -238,7 +238,7 @@ function NoChains({ open }) {
 }
 
 /** What a completion is valued by, in words. */
-const SCORE = "r + γᵏ V(next) by this round’s critic, or its own Q; where γ is per action, r is the reward with its actions discounted one after the other, and k how many they are";
+const Q = "r + γᵏ V(next) by this round’s critic, or its own Q; where γ is per action, r is the reward with its actions discounted one after the other, and k how many they are";
 
 /** What might be said from a start state in a round of a run, each completion once. */
 function candidatesFrom(state, round, run = 0) {
@@ -257,14 +257,14 @@ function Candidates({ state, round }) {
   if (!candidates.length) return null;
   const sampled = candidates.filter(({ times }) => times > 0), others = candidates.filter(({ times }) => !times);
   const covered = sampled.reduce((sum, c) => sum + (c.probability ?? 0), 0);
-  const scores = range(candidates.map((c) => c.score ?? c.reward), 0);
-  const scoring = candidates.some((c) => c.score != null) ? `the score is ${SCORE}` : "there was no critic: the score is the reward";
-  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${number(sampled.length)} different completion${sampled.length === 1 ? "" : "s"} of probability ${number(covered, 3)} together; ${scoring}</span></h3>
-    <div class="scroll"><table class="tree"><thead><tr><th>candidate</th><th class="number">probability</th><th class="number">times</th><th class="number" title="of its actions, less the cost of a completion; not discounted">reward</th><th class="number">score</th><th></th></tr></thead>
+  const [low, high] = range(candidates.map((c) => c.q ?? c.reward), 0), share = (leaf) => ((leaf.q ?? leaf.reward) - low) / (high - low) || 0;
+  const valued = candidates.some((c) => c.q != null) ? `Q is ${Q}` : "there was no critic: the reward stands for Q";
+  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${number(sampled.length)} different completion${sampled.length === 1 ? "" : "s"} of probability ${number(covered, 3)} together; ${valued}</span></h3>
+    <div class="scroll"><table class="tree"><thead><tr><th>candidate</th><th class="number">probability</th><th class="number">times</th><th class="number" title="of its actions, less the cost of a completion; not discounted">reward</th><th class="number">Q</th><th></th></tr></thead>
     <tbody>${[...treeRows(sampled), ...(others.length ? [{ title: "Drawn for this round’s pairs, by the actor before it learnt from them" }] : []), ...treeRows(others)].map(({ title, depth, tokens, shared, leaf }) => title ? html`<tr class="apart"><th colspan="6">${title}</th></tr>` : html`<tr class=${leaf ? "" : "branch"}>
       <td style=${{ paddingLeft: `${8 + 14 * depth}px` }}>${leaf ? html`${depth > 0 && "└ "}<${Tokens} text=${tokens.join("")} tokens=${tokens} probabilities=${shared} invalid=${leaf.invalid} />` : html`<code class="completion"><bdi>${visible(tokens.join(""))}</bdi></code>`}</td>
       ${leaf ? html`<td class="number">${number(leaf.probability, 3)}</td><td class="number">${leaf.times || "–"}</td><td class="number">${number(leaf.reward)}</td>
-        <td class="number"><span class="pill" style=${{ background: shade((((leaf.score ?? leaf.reward) - scores[0]) / (scores[1] - scores[0])) || 0), color: inkOn(((leaf.score ?? leaf.reward) - scores[0]) / (scores[1] - scores[0]) || 0) }}>${number(leaf.score ?? leaf.reward)}</span></td>
+        <td class="number"><span class="pill" style=${{ background: shade(share(leaf)), color: inkOn(share(leaf)) }}>${number(leaf.q ?? leaf.reward)}</span></td>
         <td>${leaf.chosen ? html`<b class="good">chosen</b>` : leaf.rejected ? html`<b class="bad">rejected</b>` : ""}${leaf.invalid ? html`<span class="bad">${leaf.rejected || leaf.chosen ? ", " : ""}no chain</span>` : ""}</td>` : html`<td colspan="5" class="muted">${tokens.of} ways on</td>`}
     </tr>`)}</tbody></table></div>`;
 }
