@@ -8,7 +8,7 @@ A package says what it adds in its pyproject.toml:
 LactChain asks for these, and goes on without those that are not there:
 
 - `card(config, run, kind, summary)` describes the weights that a stage has saved;
-- `page(run_dir, under_way)` draws a run folder;
+- `page(run_dir, under_way, anew)` draws a run folder, or tells on its page how far it is;
 - `recorder(config, run)` keeps what people look at of a pipeline's rounds, and
   `token_values(run, model, template, trajectories)` what a value model makes of some episodes;
 - `engines` is a module of servers that generate, and `workers` that play, in the place of this

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lactchain.config.parsing import differences
-from lactchain.data.evaluations import EpisodeResult
+from lactchain.data.evaluations import EpisodeResult, success_figures
 from lactchain.data.intervals import paired_interval
 from lactchain.environments.views import State
 from lactchain.errors import DataError
@@ -61,20 +61,16 @@ class Compared:
         return self._by_change(-1.0)
 
     def row(self) -> dict[str, Any]:
-        """The comparison in a line; by what the 95 % interval of the difference says.
+        """The comparison in a line: differences with their 95 % intervals, and what these say.
 
         The start states are paired, and each counts once (`intervals.paired_interval`).
         """
-        low, high = paired_interval(self.before, self.after)
-        verdict = "better" if low > 0 else "worse" if high < 0 else "cannot be told apart"
         return {
             "beside the first": self.name,
-            "success": float(self.after.mean() - self.before.mean()),
-            "95 %": f"{low:+.3f} to {high:+.3f}",
+            "success": _difference(self.before, self.after),
             "gained": len(self.gained),
             "lost": len(self.lost),
-            "completions": float(self.chains_after.mean() - self.chains_before.mean()),
-            "": verdict,
+            "completions": _difference(self.chains_before, self.chains_after, better=-1),
         }
 
     def changes(self, most: int) -> list[dict[str, Any]]:
@@ -152,13 +148,16 @@ def settings(runs: Sequence[RunView]) -> list[dict[str, Any]]:
 
 
 def figures(runs: Sequence[RunView]) -> list[dict[str, Any]]:
-    """What each run came to; of an evaluation, under the names that it has."""
+    """What each run came to, so far or in an evaluation alone; a word where that is not known."""
     rows = []
     for run, name in zip(runs, names(runs), strict=True):
-        summary = run.summary or {}
+        after = run.episodes.get("after")
+        summary = run.summary or (success_figures(after) if after else {})
         told = {title: summary.get(name) for title, name in FIGURES.items()}
         if told["success"] is None:
             told["success"] = summary.get("success_rate")
+        missing = "not yet" if run.summary is None else "–"
+        told = {t: missing if v is None or v != v else v for t, v in told.items()}
         rows.append({"run": name} | told)
     return rows
 
@@ -176,14 +175,17 @@ def _side_by_side(
             f"{other.directory}: expected start states of {first.directory}, found"
             f" {len(common)} in common; compare runs in one world"
         )
-    rows = np.array([[*before[state], *after[state]] for state in common]).T
-    return Compared(
-        first,
-        other,
-        name,
-        [json.loads(state) for state in common],
-        *(rows[0], rows[2], rows[1], rows[3]),
-    )
+    success, chains = np.array([[before[state], after[state]] for state in common]).T
+    return Compared(first, other, name, [json.loads(state) for state in common], *success, *chains)
+
+
+def _difference(before: np.ndarray, after: np.ndarray, better: int = 1) -> str:
+    """The mean difference with its 95 % interval, and a verdict: `better` is the good sign."""
+    low, high = paired_interval(before, after)
+    verdict = "no difference" if np.array_equal(before, after) else "may be luck"
+    if low > 0 or high < 0:
+        verdict = "better" if better * (low + high) > 0 else "worse"
+    return f"{(after - before).mean():+.3f} ({low:+.3f} to {high:+.3f}), {verdict}"
 
 
 def _short(value: Any) -> str:

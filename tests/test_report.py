@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -18,13 +19,17 @@ from run_folders import (
     write_wordle_run,
 )
 
+from lactchain.config.settings import RunConfig
 from lactchain.data.alarms import RULES
 from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
-from lactchain.errors import ConfigError, DataError
+from lactchain.errors import ConfigError, DataError, Interrupted
 from lactchain.inspection.run_view import open_run
 from lactchain.runs.reporting import LivePage, write_page
+from lactchain.runs.run import Run
+from lactchain.stages import run_pipeline
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables
@@ -234,11 +239,11 @@ def test_runs_of_all_kinds_stand_side_by_side(run, tmp_path):
     (tmp_path / "pipeline/metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     names = ("grid", "small_network", "unfinished", "pipeline")
     page = page_of(run.directory, beside=[open_run(tmp_path / name) for name in names[1:]])
-    start = page.texts.index("Beside other runs")
-    rows = [page.texts.index(name, start) for name in names]
-    assert rows == sorted(rows)
-    assert {"75.0\u00a0%", "0.5", "6.5", "4,321"} <= set(page.texts[rows[1] : rows[2]])
-    assert page.texts[rows[3] + 1 : rows[3] + 3] == ["100.0\u00a0%", "1.125"]
+    facts = json.loads(next(text for kind, text in page.scripts if kind.get("id") == "facts"))
+    assert facts["runs"] == list(names)
+    compared = {name: values[1:] for name, values in facts["compared"]}
+    assert compared["success"] == [0.75, None, 1.0] and compared["return"] == [0.5, None, 1.125]
+    assert compared["CPU-seconds"] == [6.5, None, None]
     assert set(page.table("curves")["run"]) == {0, 1, 2, 3}
 
 
@@ -247,10 +252,8 @@ def test_only_plain_figures_are_shown(tmp_path):
     figures = {"round_1/critic_r2": 0.25, "num_pairs": 12345, "alarms": {}}
     write_run(tmp_path / "pipeline", config, 2, figures | {"rounds": [{"round": 0}]})
     page = page_of(tmp_path / "pipeline")
-    place = page.texts.index("round_1/critic_r2")
-    assert page.texts[place : place + 4] == ["round_1/critic_r2", "0.25", "num_pairs", "12,345"]
-    assert not {"alarms", "rounds"} & set(page.texts)
-    assert json.loads(page.table("stages")["summary"][0])["round_1/critic_r2"] == 0.25
+    told = json.loads(page.table("stages")["summary"][0])
+    assert told == {"round_1/critic_r2": 0.25, "num_pairs": 12345}
 
 
 def test_hostile_text_anywhere_does_not_leave_its_place(tmp_path):
@@ -272,7 +275,7 @@ def test_hostile_text_anywhere_does_not_leave_its_place(tmp_path):
     page = Page(content)
     page.assert_harmless()
     assert not re.search(r"[\x00-\x08\x0b-\x1f]", content)
-    assert SHOWN in page.texts and "stage <b>" in page.texts
+    assert SHOWN in " ".join(page.texts) and "stage <b>" in page.table("stages")["stage"]
     assert page.table("steps")["completion"] == [HOSTILE]
     assert page.table("pairs")["rejected"] == [HOSTILE + "!"]
 
@@ -296,20 +299,43 @@ def test_a_run_that_has_just_begun_has_a_page(tmp_path):
     run.mkdir()
     write_run_file(run, {"config": {"seed": 1}})
     page = page_of(run)
-    assert "unfinished" in page.texts and "Under way:" in page.texts
+    assert "finished" not in page.texts and "Stopped: at the beginning." in " ".join(page.texts)
     assert page.table("episodes")["round"] == []
 
 
-def test_a_page_is_written_when_a_stage_begins_but_not_all_the_time(run, tmp_path):
+def test_a_page_tells_each_stage_that_begins_but_is_not_all_written_anew_each_time(run, tmp_path):
     folder = shutil.copytree(run.directory, tmp_path / "run")
     (folder / "summary.json").unlink()
     page = LivePage(folder)
     page.begin("round_3/critic")
-    texts = Page((folder / "report.html").read_text()).texts
-    assert texts[texts.index("Under way:") + 1].startswith("round_3/critic.")
-    (folder / "report.html").unlink()
-    page.begin("round_3/simpo")  # at once: that would cost more than a fiftieth of the time
-    assert not (folder / "report.html").exists()
+    whole = (folder / "report.html").read_text()
+    shutil.rmtree(folder / "round_2")
+    page.begin("round_3/simpo")  # at once: all of it would cost more than a twentieth of the time
+    mended = (folder / "report.html").read_text()
+    pages = [page.partition("</span><br>All else on this page is of ") for page in (whole, mended)]
+    assert [told.rpartition(": round_3/")[2] for told, _, _ in pages] == ["critic.", "simpo."]
+    assert pages[0][2] == pages[1][2]
+
+
+def test_a_run_is_under_way_while_its_folder_is_locked_and_stopped_else(tmp_path, monkeypatch):
+    config = RunPipelineConfig(run=RunConfig(run_dir=str(tmp_path / "run")))
+    page = tmp_path / "run/report.html"
+
+    def stopped(_, run):
+        LivePage(run.directory).begin("round_1/critic")
+        assert open_run(page.parent).state == "under way"
+        assert "Under way: round_1/critic." in page.read_text()
+        raise Interrupted(15, "stopped")
+
+    monkeypatch.setattr(run_pipeline, "recipe", stopped)
+    monkeypatch.setattr(sys, "argv", ["lactchain run_pipeline"])
+    with pytest.raises(Interrupted):
+        run_pipeline.main(config)
+    assert open_run(page.parent).state == "stopped" and "Under way:" not in page.read_text()
+    told = f"command to go on, or: lactchain run_pipeline --config {tmp_path}/run/config.yaml"
+    assert told in page.read_text()
+    Run.of(config).finish({})
+    assert open_run(page.parent).state == "finished"
 
 
 def test_a_page_or_a_film_that_cannot_be_drawn_costs_a_line_and_no_run(tmp_path, caplog):

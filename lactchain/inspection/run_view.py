@@ -37,6 +37,7 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.registry import module_of, not_imported
 from lactchain.errors import ConfigError, LactChainError
 from lactchain.inspection.pictures import Picture
+from lactchain.runs.folder import is_locked
 from lactchain.runs.run import read_metrics, read_summary
 from lactchain.storage.files import check_types, read_json_lines
 from lactchain.storage.manifests import RUN_FILE, is_run, read_run_file
@@ -161,8 +162,10 @@ class RunView:
 
     @property
     def state(self) -> str:
-        """Whether the run is "finished" or "unfinished"."""
-        return "unfinished" if self.summary is None else "finished"
+        """Whether the run is "finished", "under way" or "stopped": nobody works in its folder."""
+        if self.summary is not None:
+            return "finished"
+        return "under way" if is_locked(self.directory) else "stopped"
 
     @property
     def minutes(self) -> float | None:

@@ -167,6 +167,16 @@ def _lock(directory: Path) -> IO[str]:
     return lock
 
 
+def is_locked(directory: Path) -> bool:
+    """Whether a process works in the folder of a run."""
+    try:
+        with open(directory / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
 def _check_plain(directory: Path) -> None:
     """Refuses links that lead out of a run, pipes, and folders where its own files should be.
 

@@ -38,7 +38,7 @@ from lactchain.plugins import required
 from lactchain.runs import distributed
 from lactchain.runs.console import LogLines, console, guard_streams, leave_streams, one_line, tell
 from lactchain.runs.preflight import look_up
-from lactchain.runs.progress import is_watched
+from lactchain.runs.progress import is_watched, nothing_under_way
 from lactchain.storage.files import begin_here
 
 # How long one of several processes may take to notice a signal.
@@ -321,6 +321,7 @@ def describe_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "imports": modules_of(),
+        "command": Path(sys.argv[0]).stem.rpartition(" ")[2] if nothing_under_way() else None,
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or "cpu",
         "num_devices": torch.cuda.device_count(),
         "variables": {k: os.environ[k] for k in RECORDED_VARIABLES if k in os.environ},

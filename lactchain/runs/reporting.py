@@ -8,21 +8,21 @@ from typing import Any
 
 from lactchain import plugins
 
-LIVE_SHARE = 0.02
-"""What the page may cost of a run's time: where it costs more, it is left as it was for a while."""
+LIVE_SHARE = 0.05
+"""What the page may cost of a run's time: where it costs more, it tells the stage alone."""
 log = logging.getLogger(__name__)
 
 
-def write_page(run_dir: str | Path, under_way: str = "") -> None:
-    """Draws a run; a page that cannot be drawn or written costs a warning."""
+def write_page(run_dir: str | Path, under_way: str = "", anew: bool = True) -> None:
+    """Draws a run, or mends what a page tells of how far it is; failing costs a warning."""
     try:
-        plugins.call("page", run_dir, under_way=under_way)
+        plugins.call("page", run_dir, under_way=under_way, anew=anew)
     except Exception as error:  # noqa: BLE001  - of whatever kind: the run is no part of it
         log.warning("%s: the page is left as it was: %s", run_dir, error)
 
 
 class LivePage:
-    """The page of a run under way: written anew when a stage begins, while that costs little."""
+    """The page of a run under way, written when a stage begins: anew, while that costs little."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir, self._began, self._spent = run_dir, time.perf_counter(), 0.0
@@ -30,9 +30,9 @@ class LivePage:
     def begin(self, stage: str) -> None:
         """Shows what there is so far, and that a stage is under way."""
         start = time.perf_counter()
-        if self._spent <= LIVE_SHARE * (start - self._began):
-            write_page(self._run_dir, under_way=stage)
-            self._spent += time.perf_counter() - start
+        is_cheap = self._spent <= LIVE_SHARE * (start - self._began)
+        write_page(self._run_dir, under_way=stage, anew=is_cheap)
+        self._spent += time.perf_counter() - start
 
 
 class OptionalTracker:

@@ -57,11 +57,16 @@ def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
     if is_dry_run():
         return dry_run(sized(config), BATCHES if config.tiny is None else ())
-    with stage("", config, report=True, fills_nulls=True, closing=show_result) as begun:
-        if begun.is_open:
-            begun.finish(recipe(config, begun.run))
-        if distributed.is_main() and (films := plugins.add_on("films")):
-            films.film_run(Path(config.run.run_dir), begun.summary["round"])
+    try:
+        with stage("", config, report=True, fills_nulls=True, closing=show_result) as begun:
+            if begun.is_open:
+                begun.finish(recipe(config, begun.run))
+            if distributed.is_main() and (films := plugins.add_on("films")):
+                films.film_run(Path(config.run.run_dir), begun.summary["round"])
+    except BaseException:
+        if distributed.is_main() and Path(config.run.run_dir, "report.html").is_file():
+            write_page(config.run.run_dir, anew=False)  # it is not under way any more
+        raise
     return begun.summary
 
 

@@ -6,6 +6,8 @@ running job can be looked at too.
 
 import json
 import math
+import re
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,13 @@ from lactchain.storage.files import atomic_write
 from lactchain_extras.comparing import settings
 from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.contents import Contents, contents
-from lactchain_extras.explorer.markup import assets, environment, static
+from lactchain_extras.explorer.markup import assets, environment, escape, static
 from lactchain_extras.explorer.rollout_tables import succeeded
 from lactchain_extras.explorer.summary import (
     RoundFacts,
     chosen_round,
     state_label,
+    status,
     summarise,
     words,
 )
@@ -44,6 +47,7 @@ LEARNT = [["search/best_fitness", "search/fitness"], ["eval/episode_return"]]
 LEARNT += [["rollout/episode_return"], ["train/loss"]]
 """What the first screen shows the course of where there are no rounds, the best first."""
 SAMPLED = "A sample of {asked:,} of {of:,} start states, in all rounds."
+STATUS, NOW = '<span id="status">{}</span>', "%d %b %Y at %H:%M:%S"
 MOST_MARKS = 9
 """Rounds that are named below the chart of the first screen."""
 SCREENS = ["summary", "states", "episodes", "pairs", "critic", "tokens", "curves", "compare"]
@@ -55,10 +59,18 @@ def write_report(
     output: str | Path | None = None,
     beside: Sequence[str | Path] = (),
     under_way: str = "",
+    anew: bool = True,
 ) -> Path:
-    """Writes the page of a run folder, with others `beside` it; returns its path."""
-    path = Path(output or Path(run_dir) / "report.html")
-    page = render(open_run(run_dir), [open_run(other) for other in beside], under_way=under_way)
+    """Writes the page of a run folder, with others `beside` it; returns its path.
+
+    If not `anew`, only what the page that there is tells of how far an unfinished run is.
+    """
+    path, view = Path(output or Path(run_dir) / "report.html"), open_run(run_dir)
+    if anew:
+        page = render(view, [open_run(other) for other in beside], under_way=under_way)
+    else:
+        told, there = _status(view, under_way), STATUS.format(".*?")
+        page = re.sub(there, lambda _: told, path.read_text(encoding="utf-8"), count=1)
     atomic_write(path, page)
     return path
 
@@ -77,7 +89,8 @@ def render(
     summary = summarise(view)
     held = contents(view, beside, filter(None, (summary.before, summary.after)))
     commit = view.environment.get("git_commit")
-    facts = [view.state, view.environment.get("device"), f"commit {commit}" if commit else None]
+    facts = [] if view.summary is None else ["finished"]  # else a line that is mended tells it
+    facts += [view.environment.get("device"), f"commit {commit}" if commit else None]
     missed = [*view.left_out, *(f"{o.name}/{name}" for o in beside for name in o.left_out)]
     facts += [f"{name} is damaged or not whole, not shown" for name in missed]
     sides = (("before training", summary.before), ("after", summary.after))
@@ -87,20 +100,25 @@ def render(
         facts=[*filter(None, facts)],
         summary=summary,
         words=told["words"] if held.tables["answers"]["state"] else "",
-        under_way=under_way or summary.under_way,
+        status=_status(view, under_way),
+        now=time.strftime(NOW),
         failed_filter=json.dumps({"filter": {"outcome": "failed", "stage": "evaluation"}}),
         charts=[*_charts(view, summary.evaluations)],
         both=[(name, t, held.row_of(t)) for name, t in sides if t is not None],
         succeeded=succeeded,
         state_label=lambda state: state_label(view, state),
-        runs=[view, *beside],
-        told=told,
         # JSON that can stand in a script element
         embedded=Markup(json.dumps(told).replace("<", "\\u003c").replace("&", "\\u0026")),
         tables={name: Markup(pack(columns)) for name, columns in held.tables.items()},
         **assets(),
     )
     return text.lstrip()
+
+
+def _status(view: RunView, under_way: str) -> Markup:
+    """How far an unfinished run is, and since when that is true."""
+    told = status(view, under_way)
+    return Markup(STATUS).format(told and escape(f"{time.strftime(NOW)}: {told}"))
 
 
 def _embedded(
@@ -165,8 +183,10 @@ def _charts(view: RunView, rounds: Sequence[RoundFacts]) -> Iterator[Markup]:
         }
         marks = numbers[:: math.ceil(len(numbers) / MOST_MARKS)]
         yield plots.line_chart("success over rounds", lines, x_label="round", x_marks=marks)
-    elif lines := next(filter(None, (_lines(view, names) for names in LEARNT)), {}):
-        yield plots.line_chart(" and ".join(lines), lines)
+    else:
+        told = ({k: c for k, c in view.curves().items() if k in names} for names in LEARNT)
+        if lines := next(filter(None, told), {}):
+            yield plots.line_chart(" and ".join(lines), lines)
     bars = {
         facts.name: {d: (share.rate, share.of) for d, share in facts.solved_by_distance.items()}
         for facts in (*rounds[:1], *rounds[1:][-1:])
@@ -176,10 +196,6 @@ def _charts(view: RunView, rounds: Sequence[RoundFacts]) -> Iterator[Markup]:
         colours = [plots.BEFORE, plots.AFTER][-len(bars) :]
         title, x_label = "success by distance", "shortest way, in actions"
         yield plots.bar_chart(title, bars, x_label, width=300, colours=colours)
-
-
-def _lines(view: RunView, names: Sequence[str]) -> dict[str, tuple[list[float], list[float]]]:
-    return {name: curve for name, curve in view.curves().items() if name in names}
 
 
 def _compared(view: RunView, name: str) -> Any:

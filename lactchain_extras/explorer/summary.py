@@ -1,10 +1,12 @@
 """The first screen of a page: what was learnt, from what, how sure that is, what still fails."""
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lactchain.config.shipped import scripts
 from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import EpisodeResult, by_part, success_figures
 from lactchain.data.intervals import share_interval
@@ -66,7 +68,6 @@ class Summary:
     alarms: tuple[Mapping[str, Any], ...]
     before: Trajectory | None
     after: Trajectory | None
-    under_way: str  # what an unfinished run was doing last
 
     @property
     def evaluations(self) -> list[RoundFacts]:
@@ -94,7 +95,6 @@ def summarise(view: RunView) -> Summary:
         tuple(_alarms(view)),
         before,
         after,
-        _under_way(view),
     )
 
 
@@ -219,8 +219,8 @@ def _before_and_after(view: RunView) -> tuple[Trajectory | None, Trajectory | No
 
     Where none was, one that took fewer completions in the end.
     """
-    played = {name: stage for name, stage in view.stages.items() if stage.trajectories}
-    rounds = {round_of(n): stage for n, stage in played.items() if n.endswith("/evaluation")}
+    evaluated = {n: stage for n, stage in view.stages.items() if n.endswith("/evaluation")}
+    rounds = {round_of(n): stage for n, stage in evaluated.items() if stage.trajectories}
     if len(rounds) < 2:
         return None, None
     first, last = rounds[min(rounds)], rounds.get(chosen_round(view)) or rounds[max(rounds)]
@@ -252,8 +252,19 @@ def _alarms(view: RunView) -> Iterator[Mapping[str, Any]]:
             yield {"name": rule.name, "when": when, "means": rule.means, "mend": mend}
 
 
-def _under_way(view: RunView) -> str:
+def status(view: RunView, stage: str = "") -> str:
+    """How far an unfinished run is, in that `stage` if given, and by which command it goes on."""
     if view.summary is not None:
         return ""
-    running = [name for name, stage in view.stages.items() if stage.summary is None]
-    return running[-1] if running else "the next stage has not begun" if view.stages else "begun"
+    running = [name for name, part in view.stages.items() if part.summary is None]
+    doing = running[-1] if running else "between two stages" if view.stages else "at the beginning"
+    if stage or view.state == "under way":
+        return f"Under way: {stage or doing}."
+    about, run_dir = view.environment, view.config.get("run", {}).get("run_dir", view.directory)
+    told = f"Stopped: {doing}. Give the same command to go on"
+    if about.get("command") not in scripts():
+        return f"{told}."
+    words = ["lactchain", about["command"], "--config", f"{run_dir}/config.yaml"]
+    words += ["--import", ",".join(about["imports"])] if about.get("imports") else []
+    count = about.get("world_size", 1)
+    return f"{told}, or: {shlex.join(words)}{f' (on {count} processes)' if count > 1 else ''}"

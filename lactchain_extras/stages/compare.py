@@ -11,6 +11,7 @@ from lactchain.config.settings import check
 from lactchain.inspection.run_view import open_run
 from lactchain.runs.console import console, plain, table
 from lactchain_extras import comparing
+from lactchain_extras.explorer.summary import status
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ def main(config: CompareConfig) -> None:
     table("What they came to", comparing.figures(runs))
     for run in runs:
         if run.summary is None:
-            unfinished = f"{run.directory}: has not ended; its last evaluation so far is compared"
-            console.print(plain(unfinished), soft_wrap=True)
+            told = f"{run.directory}: its last evaluation so far is compared. {status(run)}"
+            console.print(plain(told), soft_wrap=True)
     if differing := comparing.settings(runs):
         table("Settings that differ", differing)
-    title = f"Success from the {len(compared[0].starts)} start states in common, less the first"
+    title = f"From {len(compared[0].starts)} start states in common, less the first (95 % interval)"
     table(title, [pair.row() for pair in compared])
     for pair in compared:
         if changes := pair.changes(config.show):
