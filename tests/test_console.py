@@ -215,7 +215,9 @@ def test_text_of_a_model_reaches_the_console_as_it_is():
     with console.capture() as capture:
         table("[b]title", [{"chain": "[move forward]", "value": 0.123456}])
         console.print(plain("[red]x\x00\x1b\u202e"))
+        table("a long path", [{"critic": "folder/" * 50}])
     shown = capture.get()
+    assert "".join(re.findall("[folder/]", shown.partition("critic")[2])) == "folder/" * 50
     assert "[b]title" in shown
     assert "[move forward]" in shown
     assert "0.1235" in shown

@@ -137,7 +137,7 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows under the keys of the first one; floats with four significant digits."""
     printed = Table(title=plain(title), title_justify="left")
     for key in rows[0]:
-        printed.add_column(plain(key))
+        printed.add_column(plain(key), overflow="fold")
     for row in rows:
         printed.add_row(*(plain(cell(value)) for value in row.values()))
     console.print(printed)
