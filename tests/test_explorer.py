@@ -20,6 +20,8 @@ TEXTS = {
     "compare": "#said td:first-child",
 }
 """Columns that are read word by word, beside others of numbers."""
+RIGHTMOST = """Math.max(0, ...Array.from(document.querySelectorAll("#said td, #stages td"),
+    (cell) => cell.getBoundingClientRect().right))"""
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,7 @@ def test_every_screen_fits_in_light_and_dark_narrow_and_wide(browser, page, widt
         visit.page.wait_for_timeout(50)
         assert visit.ask("document.documentElement.scrollWidth") <= width, screen
         assert "score" not in visit.text("#screen"), screen  # but what it is of: Q, an advantage
-        right = "Math.max(0, ...Array.from(document.querySelectorAll('#said td'), RIGHT))"
-        assert visit.ask(right.replace("RIGHT", "td => td.getBoundingClientRect().right")) <= width
+        assert visit.ask(RIGHTMOST) <= width, screen
         if screen in TEXTS:
             assert visit.page.locator(TEXTS[screen]).first.bounding_box()["width"] > 110, screen
     background = visit.ask("getComputedStyle(document.body).backgroundColor")

@@ -103,7 +103,7 @@ function RunScreen() {
   const { stages } = tables;
   const own = rowsWith("stages", "run", 0);
   return html`<section class="screen" aria-label="run">
-    <h3>Stages</h3><div class="scroll"><table><thead><tr><th>stage</th><th>state</th><th class="number">minutes</th><th>figures</th></tr></thead><tbody>
+    <h3>Stages</h3><div class="scroll"><table id="stages"><thead><tr><th>stage</th><th>state</th><th class="number">minutes</th><th>figures</th></tr></thead><tbody>
       ${own.map((row) => html`<tr><th><${Text} text=${stages.at("stage", row) || "the run itself"} /></th><td>${stages.at("state", row)}</td><td class="number">${number(stages.at("minutes", row), 3)}</td><td><${Figures} text=${stages.at("summary", row)} /></td></tr>`)}
     </tbody></table></div>
     <details><summary>config.yaml</summary><pre><${Text} text=${facts.config} most=${20000} /></pre></details>
