@@ -31,7 +31,7 @@ from transformers import PreTrainedModel
 
 from lactchain.config.settings import LoraSettings
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.runtime import evaluating, put
+from lactchain.models.runtime import evaluating, own_parameters, put
 from lactchain.models.weights import read_tensors, verify_file_if_listed
 from lactchain.storage.files import read_json, sha256, take_sample
 from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
@@ -210,14 +210,18 @@ def merges(dtype: torch.dtype, quantised: bool) -> bool:
 def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
     """The model with its adapter multiplied in, in place, where that keeps what it has learnt.
 
-    For models that nobody else holds: merging and unmerging would drift.
+    For models that nobody else holds: merging and unmerging would drift. Their base may be shared.
     """
     if not isinstance(model, PeftModel):
         return model
     base = model.get_base_model()
     has_bias = any(config.lora_bias for config in model.peft_config.values())  # PEFT cannot (0.21)
-    can_merge = merges(base.dtype, is_quantised(base)) and not has_bias
-    return model.merge_and_unload() if can_merge else model
+    if has_bias or not merges(base.dtype, is_quantised(base)):
+        return model
+    for layer in model.modules():
+        if isinstance(layer, BaseTunerLayer):
+            own_parameters(layer.get_base_layer())  # PEFT writes into them
+    return model.merge_and_unload()
 
 
 def check_adapter(directory: Path, base: Path) -> None:
@@ -377,3 +381,16 @@ def _prepared(model: PreTrainedModel) -> PreTrainedModel:
 def is_quantised(model: PreTrainedModel) -> bool:
     """Whether the weights are in 4 or 8 bits."""
     return "quantization_config" in model.config.to_dict()
+
+
+def keep_differentiable(model: PreTrainedModel) -> None:
+    """Lets 4-bit layers on a CPU compute as everywhere else.
+
+    On some CPUs bitsandbytes 0.50 would rearrange the weights at the first pass without gradients,
+    for a product that has none: whoever trains afterwards learns nothing.
+    """
+    from bitsandbytes.nn import Linear4bit
+
+    for layer in model.modules():
+        if isinstance(layer, Linear4bit):
+            layer.support_avx512bf16_for_cpu = False

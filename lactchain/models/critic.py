@@ -110,7 +110,7 @@ class EmbeddingCritic(HeadedModel):
         task = config.instruction or prompt_of(resolve_weights(config.model))
         config = replace(config, pooling=resolve_pooling(config), instruction=task)
         all_trained = trainable and config.lora is None
-        model, tokenizer = load_encoder(config, all_trained=all_trained)
+        model, tokenizer = load_encoder(config, all_trained=all_trained, shared=not trainable)
         if trainable and config.lora is not None:
             model = attach_lora(model, config.lora, "SEQ_CLS")
         elif not trainable:
@@ -150,8 +150,7 @@ class EmbeddingCritic(HeadedModel):
                 check(stored[name] is not None, name, "a value", None)
             for name, least in (("value_scale", 0.0), ("value_offset", -math.inf)):
                 told = stored[name]
-                is_number = isinstance(told, int | float) and not isinstance(told, bool)
-                fits = is_number and least < told < 1e300
+                fits = type(told) in (int, float) and least < told < 1e300
                 check(fits, name, f"a finite number above {least}", told)
         except ValueError as error:
             raise DataError(f"{file}: {error}; copy the critic whole, or train it anew") from error
@@ -177,7 +176,8 @@ class EmbeddingCritic(HeadedModel):
         if not all_trained:
             config = at_stored_precision(config, stored)
         base = replace(config, model=str(directory)) if whole else config
-        model, tokenizer = load_encoder(base, new_head=not whole, all_trained=all_trained)
+        trained = {"all_trained": all_trained, "shared": not trainable}
+        model, tokenizer = load_encoder(base, new_head=not whole, **trained)
         if adapted:
             model = load_adapter(model, directory, trainable=trainable)
         elif not trainable:

@@ -23,11 +23,19 @@ from transformers import (
 
 from lactchain.config.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError, LactChainError
-from lactchain.models.adapters import attach_lora, load_adapter
+from lactchain.models.adapters import attach_lora, is_quantised, keep_differentiable, load_adapter
 from lactchain.models.families import context_length
 from lactchain.models.headed import ScoreHead, value_encoder_class
 from lactchain.models.prompting import end_of_completion
-from lactchain.models.runtime import TRUST, device, is_out_of_memory, quiet, trusts_remote_code
+from lactchain.models.runtime import (
+    TRUST,
+    device,
+    held,
+    is_out_of_memory,
+    quiet,
+    share,
+    trusts_remote_code,
+)
 from lactchain.models.weights import (
     check_weights,
     mend,
@@ -65,7 +73,8 @@ def load_actor(
     tokenizer, path = load_own_tokenizer(config), resolve_weights(config.model)
     lora = config.lora if isinstance(config, ActorConfig) else None
     all_trained = trainable and config.adapter is None and lora is None
-    model = load_base(AutoModelForCausalLM, path, config, all_trained=all_trained)
+    trained = {"all_trained": all_trained, "shared": not trainable}
+    model = load_base(AutoModelForCausalLM, path, config, **trained)
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
         model = load_adapter(model, config.adapter, trainable=trainable)
@@ -77,22 +86,21 @@ def load_actor(
 
 
 def load_encoder(
-    config: CriticConfig, *, new_head: bool = True, all_trained: bool = False
+    config: CriticConfig, *, new_head: bool = True, all_trained: bool = False, shared: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The embedding model of `config` with a head of one value in float32, and its tokenizer.
 
     Args:
         new_head: the head starts at zero. Otherwise the folder must hold a trained one.
-        all_trained: all weights will be.
+        all_trained, shared: as `load_base`; what will have its head from a trainer shares nothing.
 
     Raises:
         DataError, ConfigError: as `load_actor`.
     """
     path, shape, tokenizer = check_encoder(config)
     encoder_class = value_encoder_class(shape, trusts_remote_code())
-    model = load_base(
-        encoder_class, path, config, new_head=new_head, all_trained=all_trained, num_labels=1
-    )
+    trained = {"all_trained": all_trained, "shared": shared and not config.frozen}
+    model = load_base(encoder_class, path, config, new_head=new_head, num_labels=1, **trained)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.score = ScoreHead.of(model.score)
     # As it is stored: the type of the layers would round it.
@@ -130,25 +138,31 @@ def load_base(
     *,
     new_head: bool = False,
     all_trained: bool = False,
+    shared: bool = False,
     **kwargs: Any,
 ) -> PreTrainedModel:
     """A model from the folder `path`, every weight accounted for but those of a new head.
 
     Args:
         all_trained: without an adapter, all weights will be.
+        shared: none will be, so that it may have them together with others (`share`).
     """
-    num_bytes = sum(file.stat().st_size for file in check_weights(path))
+    files = check_weights(path)
+    num_bytes = sum(file.stat().st_size for file in files)
     if num_bytes < SMALL_MODEL_BYTES:
         verify_manifest_if_any(path)
     shape = load_shape(path)
     dtype = resolve_dtype(config, shape, all_trained=all_trained)
     if all_trained:
         _check_trainable(config, path)
+    shared = shared and config.bits is None
+    others = held(files, dtype) if shared else {}
     with readable(path), quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
             path,
             dtype=dtype,
-            device_map={"": device()},
+            # What will be given up for what is there already is only mapped, and fills no device.
+            device_map={"": "cpu" if others else device()},
             quantization_config=_quantization(config, dtype),
             trust_remote_code=trusts_remote_code(),
             use_safetensors=True,
@@ -158,7 +172,7 @@ def load_base(
             **kwargs,
         )
     if config.bits == 4 and device().type == "cpu":
-        _keep_differentiable(model)
+        keep_differentiable(model)
     if all_trained:
         _check_experts(model, path, config)
     heads = {"score.weight"} if new_head else set()
@@ -175,7 +189,7 @@ def load_base(
     if left_out and not isinstance(config, CriticConfig):  # an encoder of a larger model has some
         told = "%s: its config.json has no place for %d of its weights (%s, ...): left out"
         log.warning(told, path, len(left_out), left_out[0])
-    return model
+    return share(model, others) if shared and not is_quantised(model) else model
 
 
 @contextmanager
@@ -365,19 +379,6 @@ def _check_experts(model: PreTrainedModel, path: Path, config: ModelConfig) -> N
             f"{model.config.model_type}, whose experts are stored otherwise than they are "
             "trained, got null; set lora"
         )
-
-
-def _keep_differentiable(model: PreTrainedModel) -> None:
-    """Lets 4-bit layers on a CPU compute as everywhere else.
-
-    On some CPUs bitsandbytes 0.50 would rearrange the weights at the first pass without gradients,
-    for a product that has none: whoever trains afterwards learns nothing.
-    """
-    from bitsandbytes.nn import Linear4bit
-
-    for layer in model.modules():
-        if isinstance(layer, Linear4bit):
-            layer.support_avx512bf16_for_cpu = False
 
 
 def _quantization(config: ModelConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lactchain.config.settings import ActorConfig
 from lactchain.errors import ConfigError
-from lactchain.models.adapters import ADAPTER_FILES, check_adapter, write_adapter_record
+from lactchain.models.adapters import ADAPTER_FILES, check_adapter, merged, write_adapter_record
 from lactchain.models.loading import load_actor, load_own_tokenizer
 from lactchain.models.runtime import quiet
 from lactchain.models.weights import read_tensors, resolve_weights
@@ -109,8 +109,7 @@ def read_model(actor: ActorConfig) -> PreTrainedModel:
     Raises:
         DataError: weights or adapter are missing, damaged, or do not belong together.
     """
-    model, _ = load_actor(actor)
-    return model.merge_and_unload() if actor.adapter is not None else model
+    return merged(load_actor(actor)[0])
 
 
 def write_model(model: PreTrainedModel, actor: ActorConfig, folder: str | Path) -> None:
