@@ -10,6 +10,7 @@ and the world's size change, and the dtype that `auto` chooses on a GPU. Leaves 
     python benchmarks/full_size.py --device cpu               # half an hour on two cores, 24 GiB
     python benchmarks/full_size.py --device cuda
     python benchmarks/full_size.py --layers 2 --width 64      # a smoke test in a minute or two
+    python benchmarks/full_size.py --one_base --only collect_rollouts train_critic make_preferences
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import typing
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,8 @@ def main() -> None:
             stages = [s for s in STAGES if arguments.only is None or s.script in arguments.only]
             rows = []
             for stage in stages:
+                if arguments.one_base and stage.script == "train_critic":
+                    stage = replace(stage, settings=stage.settings | {"critic.model": ACTOR})
                 rows.append(run_stage(stage, arguments.device))
                 print(", ".join(f"{k} {v}" for k, v in rows[-1].items() if v), flush=True)
             table("Memory at its greatest, GiB, and time", rows)
@@ -232,6 +235,7 @@ def _arguments() -> Namespace:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--only", nargs="+", choices=[s.script for s in STAGES])
+    parser.add_argument("--one_base", action="store_true", help="the critic is on the actor's base")
     parser.add_argument("--scratch", help="where the scratch folder is made; default: $TMPDIR")
     return parser.parse_args()
 

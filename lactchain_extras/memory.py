@@ -2,7 +2,7 @@
 
 A stage names the settings of its batches; `--dry_run` prints the formulas beside what the device
 has. They are a first look at one process that holds all of a model: libraries, copies, and a critic
-that ranks beside the actor come on top. Nothing is refused by them.
+on another base that ranks beside the actor come on top. Nothing is refused by them.
 """
 
 from __future__ import annotations
