@@ -25,8 +25,8 @@ def config(request, weights, tmp_path) -> ActorConfig:
     base = {"model": str(weights / "actor"), "lora": LORA, "dtype": request.param}
     model, _ = load_actor(ActorConfig(**base), trainable=True)
     critic = EmbeddingCritic.from_config(CriticConfig(**base), trainable=True)
-    nudge(model, 0.1)
-    nudge(critic, 0.1)
+    for trained in (model, critic):
+        nudge(trained, 0.1)
     critic.set_head(torch.linspace(-1, 1, critic.base.config.hidden_size), 0.5)
     save_adapter(model, tmp_path / "actor")
     critic.save(tmp_path / "critic")
@@ -35,10 +35,9 @@ def config(request, weights, tmp_path) -> ActorConfig:
 
 @pytest.fixture
 def loads(config, tmp_path):
-    critic = tmp_path / "critic"
     return {
         "actor": lambda **how: load_actor(config, **how)[0],
-        "critic": lambda **how: EmbeddingCritic.load(critic, **how).trunk,
+        "critic": lambda **how: EmbeddingCritic.load(tmp_path / "critic", **how).trunk,
     }
 
 
@@ -53,14 +52,17 @@ def hidden(model) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("order", [("actor", "critic"), ("critic", "actor")])
-def test_two_adapters_have_one_base_and_compute_what_each_does_alone(loads, order):
-    alone = {name: hidden(load()).clone() for name, load in loads.items()}
+def test_two_have_one_base_until_both_are_gone_and_compute_as_alone(config, loads, order):
+    alone = {name: hidden(load(trainable=True).eval()) for name, load in loads.items()}
     models = {name: loads[name]() for name in order}
     assert places(models["actor"]) == places(models["critic"])
     assert not torch.equal(alone["actor"], alone["critic"])
-    for name, model in models.items():
-        assert torch.equal(hidden(model), alone[name])
-    assert not any(p.requires_grad for model in models.values() for p in model.parameters())
+    assert all(torch.equal(hidden(model), alone[name]) for name, model in models.items())
+    held = runtime.held(check_weights(Path(config.model)), models["actor"].dtype)
+    for name in order:
+        assert {p.data_ptr() for p in held.values()} == places(models.pop(name))
+        gc.collect()
+    assert not held
 
 
 def test_what_is_trained_shares_nothing(loads):
@@ -77,21 +79,7 @@ def test_what_is_merged_leaves_the_base_of_others_as_it_is(loads):
     torch.testing.assert_close(whole(IDS).logits, before[1])
 
 
-def test_the_base_is_freed_with_the_last_that_has_it(config, loads):
-    models = [load() for load in loads.values()]
-    files = check_weights(Path(config.model))
-    held = runtime.held(files, models[0].dtype)
-    del models[0]
-    gc.collect()
-    assert {p.data_ptr() for p in held.values()} == places(models[0])
-    models.clear()
-    gc.collect()
-    assert not held
-
-
-def test_pairs_by_a_critic_on_the_actors_base_are_the_same_bytes(
-    config, weights, tmp_path, monkeypatch
-):
+def test_pairs_ranked_on_one_base_are_the_same_bytes(config, weights, tmp_path, monkeypatch):
     def pairs(name: str) -> list[bytes]:
         made = config_of("make_preferences", weights, tmp_path / name)
         actor = replace(made.actor, adapter=config.adapter, dtype=config.dtype)

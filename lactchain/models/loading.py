@@ -155,8 +155,7 @@ def load_base(
     dtype = resolve_dtype(config, shape, all_trained=all_trained)
     if all_trained:
         _check_trainable(config, path)
-    shared = shared and config.bits is None
-    others = held(files, dtype) if shared else {}
+    others = held(files, dtype) if shared and config.bits is None else {}
     with readable(path), quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
             path,
