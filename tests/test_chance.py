@@ -158,6 +158,17 @@ def test_expected_figures_are_those_of_play(template):
     assert figures["expected_value"] == pytest.approx(np.mean(returns), abs=4 * error + 0.02)
 
 
+def test_expected_figures_end_where_gymnasium_ends_an_episode():
+    """A hundred actions on the lake, however many completions an episode may have."""
+    policy = FunctionPolicy(lambda text: '["down"]')
+    lakes = [language_env("FrozenLake-v1", max_chain_length=1, max_chains=n) for n in (100, 300)]
+    figures = [expected_figures(policy, lake) for lake in lakes]
+    assert figures[0] == figures[1]
+    longer = {"max_episode_steps": 300}
+    lake = language_env("FrozenLake-v1", longer, max_chain_length=1, max_chains=300)
+    assert expected_figures(policy, lake)["optimum_success"] > figures[1]["optimum_success"] + 0.05
+
+
 @pytest.mark.parametrize(
     ("env_id", "kwargs"), [("FrozenLake-v1", {}), ("CliffWalking-v1", {"is_slippery": True})]
 )

@@ -113,8 +113,8 @@ def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> di
     left. `expected_value` and `optimum_value` are discounted by .99 an action, without a limit:
     what a critic estimates, but that a refusal costs at least what the worst action does: else
     silence would beat the optimum wherever a step costs. `of_optimum` is the share of the second
-    that the first is; where both are losses, the other way round. A time limit that counts actions
-    is in none of them.
+    that the first is; where both are losses, the other way round. Gymnasium's time limit, which
+    counts actions, is in the first four where a completion is one action, and else in none.
 
     Nothing where there is no chance, or where it cannot be computed: without an exact model, with
     too many chains, with a history in the text, or with a rule of the world's own for text that is
@@ -126,12 +126,14 @@ def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> di
     if model.deterministic:
         return {}
     longest, cost = env.grammar.max_chain_length, env.chain_cost
-    success, returns = best_within(model, env.max_chains, longest, cost)
+    limit = env.env.spec and env.env.spec.max_episode_steps
+    most = min(env.max_chains, limit) if limit and longest == 1 else env.max_chains
+    success, returns = best_within(model, most, longest, cost)
     values, _ = best_chains(model, longest, FAR_SIGHTED, chain_cost=cost)
     answers = _Answers.of(policy, env, model, at_once)
     figures = {
-        "expected_success": answers.within(env.max_chains, answers.goal),
-        "expected_return": answers.within(env.max_chains, answers.gains),
+        "expected_success": answers.within(most, answers.goal),
+        "expected_return": answers.within(most, answers.gains),
         "expected_value": answers.discounted(),
         "optimum_success": success,
         "optimum_return": returns,

@@ -203,6 +203,11 @@ class RoundResults:
             key=lambda number: score(self.evaluations[number]),
         )
 
+    def note(self) -> str:
+        """How good the last round is, for the line that shows the work in progress."""
+        figure, value = alarms.judged_by(self.evaluations[-1])
+        return f"{figure} {value:.2f} after round {len(self.evaluations) - 1}"
+
     def check_collapse(self, rounds_left: int) -> None:
         """Ends a run that unlearns what it could; one that is over anyway is told of it.
 

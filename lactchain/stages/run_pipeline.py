@@ -85,12 +85,12 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
         with under_way("round", config.num_rounds, most=True) as step:
             for number in range(1, config.num_rounds + 1):
                 repeated = rounds.is_done(number)
-                figure, value = alarms.judged_by(results.evaluations[-1])
-                step.note = f"{figure} {value:.2f} after round {number - 1}"
+                step.note = results.note()
                 rounds.train_critic(number)
                 if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO
                     break
                 rounds.evaluate(number)
+                step.note = results.note()
                 if results.is_enough():
                     break
                 results.check_collapse(rounds_left=config.num_rounds - number)
