@@ -8,7 +8,7 @@
 # leave the versions of constraints.txt to it.
 FROM python:3.12-slim
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends chromium git make \
+    && apt-get install -y --no-install-recommends chromium curl git make \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /lactchain
 COPY . .

@@ -25,6 +25,7 @@ case " ${*//=/ } " in
     *" --actor.model "* | *" --actor.served.urls "*)
         fail "expected neither --actor.model nor --actor.served.urls; set MODEL" ;;
 esac
+command -v curl > /dev/null || fail "expected curl, which asks whether servers are up; install it"
 [ -n "${MODEL:-}" ] || fail "MODEL: expected the model to serve and train, got none; set it"
 port=${PORT:-8000}
 launch="configs/accelerate/multi_gpu.yaml --num_processes $training"
