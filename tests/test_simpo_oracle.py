@@ -42,6 +42,10 @@ def test_loss_equals_trl_on_random_pairs(trl, beta, target_margin, dtype, tolera
     torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
     for side, expected in zip(("chosen", "rejected"), rewards, strict=True):
         torch.testing.assert_close(metrics[f"rewards/{side}"], expected)
+    torch.testing.assert_close(metrics["rewards/margins"], rewards[0] - rewards[1])
+    assert torch.equal(metrics["rewards/accuracies"].bool(), chosen > rejected)
+    huge, _ = simpo_loss(torch.tensor([-1e4]), torch.tensor([0.0]), beta, target_margin)
+    assert huge.isfinite().all()
 
 
 def test_trainer_loss_equals_trl_from_full_logits(trl, tiny, run_dir):

@@ -14,10 +14,8 @@ from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.trainers.behavior_cloning import cloning_rows
 from lactchain.trainers.simpo import (
-    PreferenceCollator,
     drop_reason,
     preference_rows,
-    seen_in_branch,
 )
 from lactchain.types import Action, PreferencePair
 
@@ -98,28 +96,6 @@ def test_sampled_ids_that_read_as_half_a_character_are_kept(tokenizer):
     special = (tokenizer.bos_token_id, *bytes_of, tokenizer.eos_token_id)
     action = Action(tokenizer.decode(special[:-1]), special)
     assert encode_completions([action], tokenizer) == [list(special)]
-
-
-def test_both_completions_follow_one_prompt_and_do_not_see_each_other():
-    rows = [
-        {"prompt_ids": [7, 8], "chosen_ids": [9, 1], "rejected_ids": [1]},
-        {"prompt_ids": [7], "chosen_ids": [9, 1], "rejected_ids": [5, 5, 1]},
-    ]
-    batch = PreferenceCollator(pad_token_id=0)(rows)
-    assert batch["input_ids"].tolist() == [[7, 8, 9, 1, 8, 1, 0], [7, 9, 1, 7, 5, 5, 1]]
-    assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 1, 2, 0], [0, 1, 2, 0, 1, 2, 3]]
-    assert batch["branch"].tolist() == [[0, 1, 1, 1, 2, 2, 3], [1, 1, 1, 2, 2, 2, 2]]
-    assert batch["completion_mask"].tolist() == [[0, 0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 1, 1, 1]]
-    visible = seen_in_branch(batch["branch"])[0].int().tolist()
-    assert visible == [
-        [1, 0, 0, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0, 0, 0],
-        [1, 1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 1, 0, 0, 0],
-        [1, 0, 0, 0, 1, 0, 0],
-        [1, 0, 0, 0, 1, 1, 0],
-        [1, 0, 0, 0, 0, 0, 1],
-    ]
 
 
 def test_cloning_learns_completions_only(tokenizer):

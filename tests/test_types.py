@@ -46,12 +46,6 @@ def test_returns_discount_each_action_or_chain(per, rewards, discounts, returns)
     assert episode().episode_return == episode().returns(1.0)[0] == 2.5
 
 
-def test_a_cut_episode_bootstraps_and_a_terminated_one_does_not():
-    np.testing.assert_allclose(episode().returns(0.5, final_value=8.0), [2.875, 3.5])
-    ended = episode(terminated=True, truncated=False)
-    np.testing.assert_allclose(ended.returns(0.5, final_value=8.0), [1.875, -0.5])
-
-
 def test_what_nobody_heard_is_no_decision():
     """A step costs 1; with a discount of 1/2 silence between would halve what is to come."""
     step = {"executed": ["a"], "rewards": [-1.0]}
