@@ -183,16 +183,6 @@ def test_an_adapter_in_a_run_that_was_moved_stands_on_the_base_in_it(config, sma
     assert found.model == str(tmp_path / "copy/base")
 
 
-def test_merging_into_float32_keeps_what_the_adapter_does(config, adapter):
-    config = replace(config, adapter=str(adapter))
-    adapted, _ = load_actor(config)
-    expected = adapted(IDS).logits
-    whole = merged(adapted)
-    torch.testing.assert_close(whole(IDS).logits, expected)
-    assert not any("lora" in name for name, _ in whole.named_parameters())
-    assert merged(whole) is whole
-
-
 def test_checksums_tell_bases_apart_and_ignore_what_does_not_matter(small, actor):
     original = base_checksum(small / "actor")
     assert base_checksum(actor) == original != base_checksum(small / "other-actor")

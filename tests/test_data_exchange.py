@@ -4,6 +4,7 @@ import dataclasses
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 from gymnasium import spaces
 from test_trajectory_files import episode
@@ -17,6 +18,13 @@ from lactchain_extras.exchange.minari_files import read_minari
 CUT = dataclasses.replace(episode(((0.5,),), terminated=False, truncated=True), seed=2**64 - 1)
 EMPTY = episode((), terminated=False)
 EPISODES = [episode(text='["é🙂"]'), CUT, episode(((1.0,), (0.0, -1.0), (2.0,)), text="go\n")]
+
+
+SHORT = {
+    "observations": ["a", "b"], "actions": ["x"], "rewards": [-1.0], "terminations": [False],
+    "truncations": [True],
+}  # fmt: skip
+"""An episode as Minari takes it."""
 
 
 def to_dataset(trajectories):
@@ -47,9 +55,7 @@ def written_by_minari(minari, name, observation_space, *episodes):
 def test_what_minari_wrote_is_read_if_it_is_text(minari, tmp_path):
     ended = {"terminations": [False, True], "truncations": [False, False], "seed": 5}
     ended |= {"observations": ["a", "b", "c"], "actions": ["x", "y"], "rewards": [0.0, 1.0]}
-    short = {"observations": ["a", "b"], "actions": ["x"], "rewards": [-1.0]}
-    short |= {"terminations": [False], "truncations": [True]}
-    written_by_minari(minari, "theirs-v1", spaces.Text(10), ended, short)
+    written_by_minari(minari, "theirs-v1", spaces.Text(10), ended, SHORT)
     solved, cut = read_minari(tmp_path / "theirs-v1")
     assert (solved.env_id, solved.seed, solved.observations) == ("theirs-v1", 5, ("a", "b", "c"))
     assert [action.text for action in solved.actions] == ["x", "y"]
@@ -59,17 +65,35 @@ def test_what_minari_wrote_is_read_if_it_is_text(minari, tmp_path):
     assert solved.infos[-1]["success"] is None  # it ended; nobody said how
     np.testing.assert_allclose(solved.returns(0.5), [0.5, 1.0])
     assert open_trajectories(tmp_path / "theirs-v1") == [solved, cut]
-    numbers = short | {"observations": [0, 1]}
+    numbers = SHORT | {"observations": [0, 1]}
     written_by_minari(minari, "numbers-v0", spaces.Discrete(2), numbers)
     with pytest.raises(DataError, match="observation_space: expected a Text space, got Discrete"):
         read_minari(tmp_path / "numbers-v0")
 
 
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("terminations", ["false", "false"]),
+        ("observations", [b"a", b"b"]),
+        ("actions", [None, None]),
+        ("rewards", ["1", "0"]),
+    ],
+)
+def test_episodes_of_minari_are_of_the_types_that_it_writes(minari, tmp_path, name, column):
+    written_by_minari(minari, "theirs-v1", spaces.Text(10), SHORT)
+    file = tmp_path / "theirs-v1/data/0/part-0.arrow"
+    with pa.ipc.open_file(file.read_bytes()) as reader:
+        table = pa.table(reader.read_all().to_pydict() | {name: column})
+    with pa.ipc.new_file(str(file), table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DataError, match=name):
+        read_minari(tmp_path / "theirs-v1")
+
+
 @pytest.mark.parametrize("file", ["metadata.json", "1/metadata.json", "1/part-0.arrow"])
 def test_a_damaged_data_set_is_named(minari, tmp_path, file):
-    episode = {"observations": ["a", "b"], "actions": ["x"], "rewards": [-1.0]}
-    episode |= {"terminations": [False], "truncations": [True]}
-    written_by_minari(minari, "theirs-v1", spaces.Text(10), episode, episode)
+    written_by_minari(minari, "theirs-v1", spaces.Text(10), SHORT, SHORT)
     damaged = tmp_path / "theirs-v1/data" / file
     for content in (damaged.read_bytes()[:10], None):
         damaged.unlink()

@@ -22,11 +22,6 @@ WORDLE = EnvironmentConfig("lactchain/Wordle-v0", {"words": FEW}, extractor="utt
 ALIKE = ("light", "might", "night", "right", "sight", "fight", "eight")
 
 
-def least_cost(listed, words=None, tries=6):
-    words = range(len(listed)) if words is None else words
-    return GameTree(word_tables(listed)).best(np.array(words), tries)[0]
-
-
 def returns(config, make_policy, episodes):
     rollouts = Rollouts(config)
     played = rollouts.play(make_policy(rollouts.env), episodes(rollouts.env))
@@ -170,17 +165,6 @@ def test_played_returns_of_fitting_words_are_the_exact_ones():
     assert_mean(returns(WORDLE, ConsistentWords, games(700)), exact)
 
 
-def test_the_best_play_of_wordle_by_hand():
-    # motto tells level from shirt; the others do not tell the two that are left apart
-    assert least_cost(("level", "motto", "shirt")) == 2
-    # the five are told apart by no word of their own: one at a time, 0 + 1 + 2 + 3 + 4
-    alike = ("aight", "bight", "cight", "dight", "eight")
-    assert least_cost(alike) == 10
-    assert least_cost(alike, tries=2) == 7
-    # abcde fits no clue, but tells all of them apart
-    assert least_cost((*alike, "abcde"), words=range(5)) == 5
-
-
 @pytest.mark.parametrize("num_tries", [1, 2, 3, 6])
 def test_the_best_play_of_wordle_is_that_of_trying_everything(num_tries):
     for start in range(4):
@@ -190,7 +174,7 @@ def test_the_best_play_of_wordle_is_that_of_trying_everything(num_tries):
 
 
 def test_the_best_play_of_wordle_earns_what_the_search_says():
-    cost = least_cost(tuple(FEW))
+    cost, _ = GameTree(word_tables(tuple(FEW))).best(np.arange(len(FEW)), 6)
     assert_mean(returns(WORDLE, BestWords, games(300)), -cost / len(FEW))
 
 

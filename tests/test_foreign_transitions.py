@@ -71,11 +71,7 @@ def test_an_episode_that_does_not_fit_together_is_named():
 
 
 def test_h5_files_in_d3rlpys_layout_are_read(tmp_path):
-    h5py = pytest.importorskip("h5py")
-    path = tmp_path / "random.h5"
-    with h5py.File(path, "w") as file:
-        for key, value in columns().items():
-            file[key] = value
+    path = h5(tmp_path / "random.h5", **columns())
     assert_equal(read_h5_transitions(path), from_columns(columns(), ""))
     assert_equal(read_offline(path), from_columns(columns(), ""))
     path.write_bytes(b"no")

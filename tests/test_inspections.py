@@ -346,12 +346,3 @@ def test_hostile_texts_are_kept_and_half_characters_shown_as_numbers(tmp_path):
     write_tables(tmp_path / "inspection", {}, answers=[], candidates=[row])
     (found,) = read_inspection(tmp_path / "inspection").candidates.to_pylist()
     assert found["completion"] == found["tokens"][0] == "</script>\x00\u202e\\ud800"
-
-
-def test_what_is_damaged_or_missing_is_not_read(tmp_path):
-    with pytest.raises(DataError, match="missing"):
-        read_inspection(tmp_path)
-    write_tables(tmp_path / "inspection", {}, answers=[], candidates=[])
-    (tmp_path / "inspection/meta.json").write_text("[]")
-    with pytest.raises(DataError, match="meta.json"):
-        read_inspection(tmp_path / "inspection")

@@ -159,7 +159,9 @@ def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(r
     assert set(played["optimal"]) == {None}
 
 
-@pytest.mark.parametrize("name", ["answers.parquet", "candidates.parquet", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["answers.parquet", "candidates.parquet", "meta.json", "manifest.json"]
+)
 @pytest.mark.parametrize("content", [None, b"", b"PAR1"])
 def test_a_record_that_is_damaged_is_named_where_it_is_missing(
     run, tmp_path, caplog, name, content
@@ -383,30 +385,25 @@ def test_damaged_trajectories_and_evaluations_of_another_schema_are_named(tmp_pa
         write_report(folder)
 
 
-def test_alarms_are_shown_with_their_first_round_and_what_helps(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "rounds", "when", "advice"),
+    [
+        ("loops", (2, 3), "first in round 2, in 2 of the rounds", "mend"),
+        ("not_reading", (0,), "before the first round only", "before"),  # that of a warm start
+    ],
+)
+def test_alarms_are_shown_with_their_first_round_and_what_helps(
+    tmp_path, name, rounds, when, advice
+):
     write_run(tmp_path / "run", {}, 0)
-    loops = {1: 0, 2: 1, 3: 1}
-    records = [{"step": n, "alarm/loops": on, "alarm/silence": 0} for n, on in loops.items()]
+    records = [{"step": n, f"alarm/{name}": int(n in rounds), "alarm/silence": 0} for n in range(4)]
     lines = "".join(json.dumps(record) + "\n" for record in records)
     (tmp_path / "run" / "metrics.jsonl").write_text(lines)
-    (rule,) = [rule for rule in RULES if rule.name == "loops"]
+    (rule,) = [rule for rule in RULES if rule.name == name]
     texts = page_of(tmp_path / "run").texts
-    place = texts.index("Alarm: loops")
-    assert texts[place + 1].startswith(f", first in round 2, in 2 of the rounds: {rule.means}")
-    assert rule.mend in texts[place + 1]
+    said = texts[texts.index(f"Alarm: {name}") + 1]
+    assert said.startswith(f", {when}: {rule.means}") and getattr(rule, advice) in said
     assert "Alarm: silence" not in texts
-
-
-def test_an_alarm_of_the_warm_start_alone_has_its_own_advice(tmp_path):
-    write_run(tmp_path / "run", {}, 0)
-    records = [{"step": n, "alarm/not_reading": int(n == 0)} for n in range(3)]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (tmp_path / "run" / "metrics.jsonl").write_text(lines)
-    (rule,) = [rule for rule in RULES if rule.name == "not_reading"]
-    texts = page_of(tmp_path / "run").texts
-    said = texts[texts.index("Alarm: not_reading") + 1]
-    assert said.startswith(f", before the first round only: {rule.means}")
-    assert rule.before in said
 
 
 def test_states_that_fail_are_named_as_on_the_other_screens(tmp_path):

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -11,12 +10,9 @@ import torch
 from training_setups import (
     MAKERS,
     NUM_UPDATES,
-    exit_codes,
     final_state,
-    logs,
     open_run,
     train_here,
-    train_in_process,
 )
 
 from lactchain.errors import Interrupted
@@ -123,16 +119,6 @@ def test_cut_within_an_update_and_resumed_is_bit_exact(
         assert (newest and newest.name) == (f"checkpoint-{update - 1}" if update > 1 else None)
     train_here(kind, tiny, run_dir, LORA)
     assert (final_state(run_dir), logged(run_dir)) == uninterrupted(kind)[1]
-
-
-def test_killed_behind_its_first_checkpoint_is_bit_exact(tiny, uninterrupted, run_dir):
-    process = train_in_process("simpo", tiny, run_dir, LORA)
-    while process.is_alive() and not [*run_dir.glob("checkpoints/*-*/manifest.json")]:
-        time.sleep(0.01)
-    process.kill()
-    assert exit_codes([process])[0] in (-signal.SIGKILL, 0), logs(run_dir)
-    train_here("simpo", tiny, run_dir, LORA)
-    assert final_state(run_dir) == uninterrupted("simpo")[1][0]
 
 
 def vouched(run_dir):

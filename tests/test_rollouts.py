@@ -207,30 +207,6 @@ def test_a_signal_stops_between_completions_and_keeps_finished_shards(tmp_path, 
 # --- figures -------------------------------------------------------------------------------------
 
 
-def test_the_optimal_policy_solves_everything_by_the_shortest_way(tmp_path):
-    rollouts = Rollouts(replace(FOUR, kwargs={"size": 3}))
-    results, figures = evaluate(OptimalChains(rollouts.env), rollouts, seed=0, folder=tmp_path)
-    assert len(results) == figures["num_episodes"] == 288
-    assert figures["success_rate"] == figures["success_within_2_chains"] == 1
-    assert figures["actions_over_shortest"] == figures["episode_return"] == 1
-    assert figures["invalid_rate"] == 0
-    assert all(r.num_chains == 1 and r.num_actions == r.shortest for r in results)
-    assert figures["mean_chain_length"] == np.mean([r.shortest for r in results])
-    assert max(r.shortest for r in results) == 7
-
-
-def test_the_random_policy_is_the_floor(tmp_path):
-    rollouts = Rollouts(replace(FOUR, kwargs={"size": 3}, max_chains=8))
-    results, figures = evaluate(
-        RandomChains(rollouts.env.grammar), rollouts, seed=0, folder=tmp_path
-    )
-    assert len(results) == 288
-    assert 0.1 < figures["success_within_2_chains"] < figures["success_rate"] < 0.8
-    assert figures["actions_over_shortest"] > 2
-    assert figures["mean_chain_length"] == pytest.approx(5, abs=0.6)  # 1 to 9, some cut by the goal
-    assert figures["invalid_rate"] == 0
-
-
 def test_garbage_is_all_invalid_and_never_succeeds(tmp_path):
     rollouts = Rollouts(GRID)
     policy = Says("move forward, please \ud800</s>")
@@ -331,29 +307,19 @@ def test_a_model_may_emit_anything_at_all(weights, tmp_path):
     json.dumps([t.infos for t in played], allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    ("broken", "rule"),
-    [
-        ({"reward": float("nan")}, "a reward is a finite number; got nan"),
-        ({"reward": float("inf")}, "a reward is a finite number; got inf"),
-        ({"terminated": "yes"}, "terminated and truncated are booleans"),
-        ({"info": None}, "info is a dict"),
-    ],
-    ids=["nan", "inf", "ending", "info"],
-)
-def test_an_environment_that_breaks_the_rules_leaves_no_shard(tmp_path, monkeypatch, broken, rule):
+def test_an_environment_that_breaks_the_rules_leaves_no_shard(tmp_path, monkeypatch):
     rollouts = Rollouts(GRID, num_envs=4)
     world = type(rollouts.env.env.unwrapped)
-    step, names = world.step, ("observation", "reward", "terminated", "truncated", "info")
+    step = world.step
 
     def break_at_goal(env, action):
-        result = dict(zip(names, step(env, action), strict=True))
-        return tuple((result | (broken if result["reward"] > 0 else {})).values())
+        observation, reward, *ended = step(env, action)
+        return observation, float("inf") if reward > 0 else reward, *ended
 
     monkeypatch.setattr(world, "step", break_at_goal)
     policy = RandomChains(rollouts.env.grammar)
     episodes = sampled_episodes(rollouts.env, 48, seed=0)
-    with pytest.raises(EnvironmentFault, match=rule) as fault:
+    with pytest.raises(EnvironmentFault, match="a reward is a finite number; got inf") as fault:
         rollouts.collect(policy, episodes, tmp_path, shard_size=48)
     assert fault.value.exit_code == 6 and not list(tmp_path.glob("*.parquet"))
 

@@ -21,7 +21,7 @@ from lactchain.baselines.settings import TrainDQNConfig, TrainPPOConfig
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
-from lactchain.errors import ConfigError, DataError, DiskError
+from lactchain.errors import ConfigError, DataError
 from lactchain.runs import process
 from lactchain.runs.console import console
 from lactchain.runs.run import read_metrics
@@ -30,7 +30,6 @@ from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.stages.play import PlayConfig
 
 SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
-WITH_WEIGHTS = [name for name in STAGES if name not in ("make_offline_data", "train_bc")]
 
 
 # --- what a script is ----------------------------------------------------------------------------
@@ -87,30 +86,6 @@ def test_killed_before_its_summary_it_ends_with_the_same_bits(script, finished, 
     after = read_metrics(run_dir)
     assert after[-1]["step"] == before[-1]["step"]
     assert after == before or "training" not in vars(config_of(script, weights, run_dir))
-
-
-@pytest.mark.parametrize("script", STAGES)
-def test_another_configuration_is_refused(script, finished, weights):
-    config = config_of(script, weights, finished(script))
-    with pytest.raises(ConfigError, match=r"environment.max_chains was 4, now 5") as refusal:
-        run_here(script, replace(config, environment=replace(GRID, max_chains=5)))
-    assert refusal.value.exit_code == 2
-
-
-@pytest.mark.parametrize("script", STAGES)
-def test_a_folder_that_cannot_be_written_is_a_disk_error(script, weights):
-    with pytest.raises(DiskError, match="/proc/") as error:
-        run_here(script, config_of(script, weights, Path("/proc/self/run")))
-    assert error.value.exit_code == 5
-
-
-@pytest.mark.parametrize("script", WITH_WEIGHTS)
-def test_missing_weights_are_named_with_the_command_that_makes_them(script, weights, tmp_path):
-    config = config_of(script, weights, tmp_path / "run")
-    actor = replace(config.actor, model="weights/maze/tiny-actor")
-    with pytest.raises(DataError, match=r"tiny-actor: no such folder.*lactchain prepare_weights"):
-        run_here(script, replace(config, actor=actor))
-    assert not (tmp_path / "run" / "summary.json").exists()
 
 
 # --- play ----------------------------------------------------------------------------------------

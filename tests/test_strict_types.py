@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from gymnasium.spaces import Text
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from test_foreign_transitions import h5
 from transformers import AutoModelForCausalLM
 
 from lactchain import EnvironmentConfig, LanguageEnv, TextView, command
@@ -33,7 +33,6 @@ from lactchain.models.loading import load_actor
 from lactchain.runs.run import read_metrics
 from lactchain.storage.files import atomic_write, read_versioned_json, write_json
 from lactchain.storage.manifests import write_run_file
-from lactchain_extras.exchange.minari_files import read_minari
 from lactchain_extras.offline_data import read_h5_transitions
 
 OURS = {
@@ -129,53 +128,16 @@ def test_copies_of_editors_and_held_out_rows_are_not_learnt_from(tmp_path):
         open_pairs(tmp_path)
 
 
-def minari(folder, **columns):
-    package = pytest.importorskip("minari")
-    from minari.data_collector.episode_buffer import EpisodeBuffer
-
-    one = {"observations": ["a", "b"], "actions": ["c"], "rewards": [1.0]}
-    one |= {"terminations": [True], "truncations": [False], "seed": 3}
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="ignore"):
-        patch.setenv("MINARI_DATASETS_PATH", str(folder))
-        package.create_dataset_from_buffers(
-            "b-v0", [EpisodeBuffer(**one)], data_format="arrow",
-            observation_space=Text(9), action_space=Text(9),
-        )  # fmt: skip
-    file = folder / "b-v0/data/0/part-0.arrow"
-    with pa.ipc.open_file(file.read_bytes()) as reader:
-        rows = reader.read_all().to_pydict()
-    table = pa.table(rows | columns)
-    with pa.ipc.new_file(str(file), table.schema) as writer:
-        writer.write_table(table)
-    return folder / "b-v0"
-
-
-def test_episodes_of_minari_are_of_the_types_that_it_writes(tmp_path):
-    [episode] = read_minari(minari(tmp_path / "whole"))
-    assert (episode.terminated, episode.seed) == (True, 3)
-    for name, column in (
-        ("terminations", ["false", "false"]),
-        ("observations", [b"a", b"b"]),
-        ("actions", [None, None]),
-        ("rewards", ["1", "0"]),
-    ):
-        with pytest.raises(DataError, match=name):
-            read_minari(minari(tmp_path / name, **{name: column}))
-
-
-def h5(path, **columns):
-    rows = {"observations": np.zeros((4, 2)), "actions": np.array([0, 1, 0, 1])}
-    rows |= {"rewards": np.arange(4.0), "terminals": np.array([0, 1, 0, 1])}
-    rows |= {"episode_terminals": np.array([0, 1, 0, 1])}
-    with h5py.File(path, "w") as file:
-        for name, values in (rows | columns).items():
-            file[name] = values
-    return path
+ROWS = {
+    "observations": np.zeros((4, 2)), "actions": np.array([0, 1, 0, 1]), "rewards": np.arange(4.0),
+    "terminals": np.array([0, 1, 0, 1]), "episode_terminals": np.array([0, 1, 0, 1]),
+}  # fmt: skip
 
 
 def test_columns_of_hdf5_are_a_number_a_step(tmp_path):
     path = tmp_path / "a.h5"
-    told = read_h5_transitions(h5(path, rewards=np.arange(4.0)[:, None], terminals=[0, 1, 0, 1.0]))
+    typed = {"rewards": np.arange(4.0)[:, None], "terminals": [0, 1, 0, 1.0]}
+    told = read_h5_transitions(h5(path, **ROWS | typed))
     assert told.rewards.tolist() == [0, 1, 2, 3] and told.terminated.tolist() == [0, 1, 0, 1]
     for columns in (
         {"rewards": np.zeros((4, 2))},
@@ -186,11 +148,11 @@ def test_columns_of_hdf5_are_a_number_a_step(tmp_path):
         {"next_observations": np.zeros((4, 3))},
     ):
         with pytest.raises(DataError, match=f"{next(iter(columns))}: expected"):
-            read_h5_transitions(h5(path, **columns))
+            read_h5_transitions(h5(path, **ROWS | columns))
 
 
 def test_bytes_of_hdf5_are_of_the_file_itself_and_as_many(tmp_path):
-    path = h5(tmp_path / "a.h5")
+    path = h5(tmp_path / "a.h5", **ROWS)
     (tmp_path / "secret").write_bytes(b"\0" * 64)
     with h5py.File(path, "a") as file:
         del file["observations"]

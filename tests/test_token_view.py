@@ -79,15 +79,6 @@ def test_no_decision_is_an_error():
         token_view([episode(["at 0"], [], [], False)], TEMPLATE, TOKENIZER)
 
 
-def test_one_step_targets_mask_the_end_and_not_the_cut():
-    view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
-    targets = one_step_targets(view, gamma=0.5)
-    assert targets.reward.tolist() == [-1.0, -2.0, -4.0, -8.0]
-    assert targets.discount.tolist() == [0.5, 0.0, 0.5, 0.5]
-    after = [TOKENIZER.decode(view.prompts[p]) for p in targets.after[targets.discount > 0]]
-    assert after == [TEMPLATE.render(text) for text in ("at 1", "at 0", "at 2")]
-
-
 def test_where_the_last_text_is_no_state_the_episode_is_cut_before_it():
     infos = ({}, {}, {"shows_state": False})
     view = token_view([replace(CUT, infos=infos), ENDED], TEMPLATE, TOKENIZER)
@@ -96,16 +87,6 @@ def test_where_the_last_text_is_no_state_the_episode_is_cut_before_it():
     assert monte_carlo.reward[0] == -4.0 and monte_carlo.discount[0] == 0.5
     for targets in (one_step, monte_carlo):
         assert TOKENIZER.decode(view.prompts[targets.after[0]]) == TEMPLATE.render("at 0")
-
-
-def test_monte_carlo_targets_match_hand_computed_numbers():
-    """With γ = ½ per token: the next completion's reward is its number of tokens away."""
-    view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
-    targets = monte_carlo_targets(view, gamma=0.5)
-    assert targets.reward.tolist() == [-1 - 2 * 0.5**4, -2.0, -4 - 8 * 0.5**3, -8.0]
-    assert targets.discount.tolist() == [0.0, 0.0, 0.5 * 0.5**3, 0.5]
-    after = {TOKENIZER.decode(view.prompts[p]) for p in targets.after[2:]}
-    assert after == {TEMPLATE.render("at 2")}  # where the episode was cut
 
 
 def test_cut_to_their_first_tokens_decisions_are_discounted_once_each():
@@ -132,14 +113,6 @@ def test_long_episodes_do_not_underflow():
     targets = monte_carlo_targets(view, gamma=0.9)
     np.testing.assert_allclose(targets.reward[0], -1 / (1 - 0.9**3))
     assert np.isfinite(targets.reward).all()
-
-
-def test_equal_decisions_merge_with_their_number_as_weight():
-    view = token_view([ENDED, CUT, ENDED], TEMPLATE, TOKENIZER)
-    merged = one_step_targets(view, 0.9).merged()
-    assert len(view) == 6 and len(merged) == 4
-    assert sorted(merged.weight.tolist()) == [1, 1, 2, 2]
-    assert merged.weight @ merged.reward == view.rewards.sum()
 
 
 def test_groups_are_prompts_or_episodes():

@@ -29,7 +29,7 @@ from training_setups import (
 from lactchain.errors import DataError, DiskError, Interrupted, NonFiniteError
 from lactchain.runs.run import read_metrics
 from lactchain.storage.checkpoints import latest_checkpoint
-from lactchain.storage.manifests import _OWN_KEYS, verify_manifest, write_manifest, write_run_file
+from lactchain.storage.manifests import _OWN_KEYS, verify_manifest, write_manifest
 from lactchain.trainers import guards
 from lactchain.trainers.base import train
 
@@ -173,19 +173,6 @@ def test_full_disk_ends_with_its_name_and_the_last_checkpoint_stands(
     assert latest_checkpoint(run_dir / "checkpoints").name == f"checkpoint-{NUM_UPDATES}"
 
 
-def test_checkpoint_of_another_run_is_neither_resumed_nor_kept(tiny, run_dir):
-    train_here("simpo", tiny, run_dir, {"lora": True})
-    expected = final_state(run_dir)
-    folder = run_dir / "checkpoints"
-    stray = run_dir.parent / "another/checkpoint-50"
-    shutil.move(folder / "checkpoint-9", stray)
-    write_run_file(stray.parent, {"run_id": "another"})
-    write_manifest(stray, {"global_step": 50})
-    shutil.move(stray, folder)
-    train_here("simpo", tiny, run_dir, {"lora": True})
-    assert final_state(run_dir) == expected
-
-
 @pytest.mark.parametrize("name", ["optimizer.pt", "adapter_model.safetensors"])
 def test_a_damaged_checkpoint_is_set_aside_and_one_with_a_foreign_file_is_used(
     name, tiny, run_dir, caplog
@@ -272,18 +259,6 @@ def test_bad_gradient_of_a_finite_loss_stops_before_the_step(tiny, run_dir):
         with pytest.raises(NonFiniteError, match="step 1, rank 0: the gradient is not finite"):
             train(trainer)
     assert all(map(torch.equal, parameters(trainer), before))
-
-
-def test_same_command_goes_on_from_before_the_bad_step(tiny, run_dir):
-    with open_run(run_dir) as run:
-        trainer = make_simpo(tiny, run, lora=True)
-        spoil_loss(trainer, 5, float("nan"))
-        with pytest.raises(NonFiniteError):
-            train(trainer)
-    assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-4"
-    with open_run(run_dir) as run:
-        train(make_simpo(tiny, run, lora=True))
-    assert latest_checkpoint(run_dir / "checkpoints").name == "checkpoint-9"
 
 
 def test_logged_loss_is_not_filtered(tiny, run_dir):

@@ -80,13 +80,6 @@ def test_a_folder_is_read_in_the_order_of_names_whatever_its_columns_hold(tmp_pa
     assert read_trajectories(tmp_path) == [hostile, plain]
 
 
-def test_missing_files_are_named(tmp_path):
-    with pytest.raises(DataError, match="absent.parquet: expected a parquet file"):
-        read_trajectories(tmp_path / "absent.parquet")
-    with pytest.raises(DataError, match="found none"):
-        read_trajectories(tmp_path)
-
-
 def test_a_numbered_file_that_is_missing_is_named(tmp_path):
     for number in (0, 2, 3):
         write_trajectories(tmp_path / f"{number:05d}-of-00005.parquet", [])
