@@ -241,8 +241,9 @@ class PreferenceLossTrainer(UpdateMeanTrainer):
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """States, and tokens of their best completions."""
-        best = _of_first(inputs["exists"])
-        states = torch.tensor(len(inputs["exists"]), device=best.device)
+        counts = inputs["exists"].sum(dim=1)
+        best = counts.cumsum(dim=0) - counts  # the first row of each state
+        states = torch.tensor(len(counts), device=best.device)
         return torch.stack([states, inputs["completion_mask"][best].sum()])
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
@@ -256,9 +257,3 @@ class PreferenceLossTrainer(UpdateMeanTrainer):
             **{"gains/chosen": gains[0], "gains/rejected": gains[1]},
         )
         return shares[0] * preference + self.nll_weight * shares[1] * nll
-
-
-def _of_first(exists: Tensor) -> Tensor:
-    """Which of the N rows of a batch are the best ones, (B,)."""
-    counts = exists.sum(dim=1)
-    return counts.cumsum(dim=0) - counts

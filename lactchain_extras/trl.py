@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from lactchain.config.settings import EnvironmentConfig
@@ -179,8 +179,10 @@ def rollout(
     splits = splits_of(envs[0], config, panel)
 
     def rollout_func(prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, list]:
+        from lactchain.models.prompting import PromptTemplate
+
         envs.extend(make_language_env(config) for _ in range(len(envs), len(prompts)))
-        template = _templates(trainer.processing_class)
+        template = cache(partial(PromptTemplate, trainer.processing_class))
         episodes = []
         for env, prompt in zip(envs, prompts, strict=False):
             told = prompt[-1] if isinstance(prompt, list) else {}
@@ -274,10 +276,3 @@ def _play(episodes: Sequence[_Episode], trainer: GRPOTrainer, max_new_tokens: in
             if not episode.over and len(episode.ids) + len(episode.asked) + room <= longest
         ]
     model.train(was_training)
-
-
-def _templates(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], PromptTemplate]:
-    """Makes prompts of a strategy, each template once."""
-    from lactchain.models.prompting import PromptTemplate
-
-    return cache(lambda strategy: PromptTemplate(tokenizer, strategy))

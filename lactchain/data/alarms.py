@@ -267,8 +267,6 @@ def best_round(evaluations: Sequence[Mapping[str, Any]]) -> int:
 def judged_by(figures: Mapping[str, Any]) -> tuple[str, float]:
     """What a round is judged by, and how much of it: success, or the return where none is known."""
     success = practised(figures, "success_rate")
-    return (
-        ("return", practised(figures, "episode_return"))
-        if success is None
-        else ("success", success)
-    )
+    if success is None:
+        return "return", practised(figures, "episode_return")
+    return "success", success

@@ -157,8 +157,12 @@ class _Asked:
     ) -> None:
         """Asks policies in turn for rows of each state, until that has two different chains."""
         for number, policy in enumerate(policies, 1):
-            undecided = zip(self._states, wanted, strict=True)
-            rows = [row for state, some in undecided if self._is_undecided(state) for row in some]
+            rows = [
+                row
+                for state, some in zip(self._states, wanted, strict=True)
+                if len({self._read(row) for row in state} - {None}) < 2
+                for row in some
+            ]
             if not rows:
                 return
             found = policy.act(
@@ -167,9 +171,6 @@ class _Asked:
             )
             for row, action in zip(rows, found, strict=True):
                 self.actions[row] = action
-
-    def _is_undecided(self, rows: Sequence[int]) -> bool:
-        return len({self._read(row) for row in rows} - {None}) < 2
 
     def _read(self, row: int) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
         return self._chain(self.actions[row].text)

@@ -166,7 +166,10 @@ def rank_completions(
     if not np.isfinite([*state.scores, *state.returns]).all():
         return [], "non_finite"
     ranked = _ranked_completions(state, min_margin)
-    if has_spread(state, min_margin) and not _shall_teach_form(state, number):
+    # A coin that lands so as often as a completion to the state is no chain.
+    coin = np.random.default_rng([state.seed, number]).random()
+    teaches_form = bool(state.is_chain) and coin > np.mean(state.is_chain)
+    if has_spread(state, min_margin) and not teaches_form:
         ranked = [completion for completion in ranked if completion.is_chain]
     return ranked, _reason_to_drop(ranked, min_margin)
 
@@ -248,12 +251,6 @@ def _ranked_completions(state: Candidates, min_margin: float) -> list[RankedComp
     least = min((c.score for c in completions if c.is_chain), default=math.inf) - min_margin
     lowered = [c if c.is_chain else replace(c, score=min(c.score, least)) for c in completions]
     return sorted(lowered, key=lambda c: (not c.is_chain, -c.score, len(c.action.text)))
-
-
-def _shall_teach_form(state: Candidates, number: int) -> bool:
-    """A coin that lands so as often as a completion to the state is no chain."""
-    coin = np.random.default_rng([state.seed, number]).random()
-    return bool(state.is_chain) and coin > np.mean(state.is_chain)
 
 
 def _completions(state: Candidates) -> list[RankedCompletion]:

@@ -100,7 +100,8 @@ def _episodes_in(path: Path) -> list[Trajectory]:
     if rows is None:
         return [episode for file in _files(path) for episode in _read_file(file)]
     if rows and rows[0].keys() >= set(COLUMNS):
-        return plugins.required("datasets", str(path)).read_dataset(path)
+        library = plugins.required("datasets", str(path))
+        return library.from_dataset(library.saved_dataset(path))
     return [_episode(row, f"{path}: row {i}", i) for i, row in enumerate(rows)]
 
 

@@ -64,7 +64,10 @@ class _Search:
         values = vars(config)
         if "id" in values and "kwargs" in values:
             find_env(config.id, f"{prefix}id")
-        self._check_recorded(values.get("data"), f"{prefix}data")
+        data = values.get("data")
+        if isinstance(data, str) and self._matters(data) and not Path(data).exists():
+            told = f"{data}: no such file or folder; expected recorded transitions"
+            raise DataError(f"{prefix}data: {told}")
         _check_no_devices(values, prefix)
         changes = dict(self._results(values, prefix)) | self._model(config, prefix)
         for name, value in values.items():
@@ -78,10 +81,6 @@ class _Search:
             if isinstance(path, str) and self._matters(path):
                 with _naming(f"{prefix}{name}"):
                     yield name, str(result_of(path, result))
-
-    def _check_recorded(self, path: object, key: str) -> None:
-        if isinstance(path, str) and self._matters(path) and not Path(path).exists():
-            raise DataError(f"{key}: {path}: no such file or folder; expected recorded transitions")
 
     def _model(self, config: Any, prefix: str) -> dict[str, str]:
         """Model and adapter of an actor that is given as a run."""

@@ -184,7 +184,9 @@ class Evolution:
         evaluated = judged[: len(trained)]
         # Otherwise one lucky evaluation would make a champion for ever.
         self.champion = judged[-1] if again else self.champion
-        self._crown(evaluated)
+        best = max(evaluated, key=_rank)  # of equal ones the newest, which has learnt longest
+        if self.champion is None or _rank(best) >= _rank(self.champion):
+            self.champion = best
         self._certify(judged)
         steps = self.species.num_env_steps
         generation = Generation(self.number, tuple(evaluated), steps, self.champion, self.certified)
@@ -202,12 +204,6 @@ class Evolution:
             Individual(id, None, NEWCOMER, change, config, state)
             for id, config, state, change in drawn
         ]
-
-    def _crown(self, evaluated: Sequence[Individual]) -> None:
-        """Keeps the fittest; of equal ones the newest, which has learnt longest."""
-        best = max(evaluated, key=_rank)
-        if self.champion is None or _rank(best) >= _rank(self.champion):
-            self.champion = best
 
     def _certify(self, judged: Sequence[Individual]) -> None:
         """Lets those that seem to meet the target prove it, the fittest first."""
@@ -234,7 +230,8 @@ class Evolution:
             elite = self.champion
             pool.append(elite)  # a rival as it was when it was evaluated
         children = [self._child(first, elite, ELITE, rng)]
-        for place in range(1, self._next_size(len(evaluated))):
+        fewest = min(len(evaluated), self.config.fewest_members)
+        for place in range(1, max(round(len(evaluated) * self.config.survivors), fewest)):
             count = min(self.config.tournament_size, len(pool))
             rivals = rng.choice(len(pool), count, replace=False)
             parent = max((pool[rival] for rival in rivals), key=_rank)
@@ -249,10 +246,6 @@ class Evolution:
             kind = "none"
         config, state, change = mutant or (parent.config, parent.state, {})
         return Individual(id, parent.id, kind, change, config, state, parent_fitness=parent.fitness)
-
-    def _next_size(self, size: int) -> int:
-        """Members of the generation after one of this size."""
-        return max(round(size * self.config.survivors), min(size, self.config.fewest_members))
 
     def _stands_still(self) -> bool:
         """Whether the last `patience` generations brought no new champion, nor a new population."""

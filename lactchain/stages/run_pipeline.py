@@ -174,18 +174,11 @@ def next_commands(config: RunPipelineConfig, actor: Mapping[str, str | None]) ->
     imports = {"import": ",".join(modules)} if modules else {}
     seed = config.run.seed
     another = f"{run_dir.rstrip('/').removesuffix(f'_seed_{seed}')}_seed_{seed + 1}"
+    again = {"config": f"{run_dir}/config.yaml", "run.run_dir": another, "run.seed": seed + 1}
     return {
         "See what it has learnt": f"python -m webbrowser {shlex.quote(f'{run_dir}/report.html')}",
         "Watch it play": command("play", imports | player | _watching(config)),
-        "The same with another seed": command(
-            "run_pipeline",
-            imports
-            | {
-                "config": f"{run_dir}/config.yaml",
-                "run.run_dir": another,
-                "run.seed": seed + 1,
-            },
-        ),
+        "The same with another seed": command("run_pipeline", imports | again),
     }
 
 

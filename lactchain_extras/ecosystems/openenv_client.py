@@ -73,7 +73,8 @@ class OpenEnvWorld(gym.Env[str, str]):
         timeout: float = 60.0,
     ) -> None:
         self.url = _checked(name.rstrip("/"))
-        self.manifest = self._manifest()
+        told = _get(f"{self.url}/manifest", optional=True)  # which servers of ours have
+        self.manifest = told if isinstance(told, dict) and "grammar" in told else None
         self.field = field or self._text_field()
         self.show = show
         self.reset_arguments = dict(reset_arguments or {})
@@ -156,11 +157,6 @@ class OpenEnvWorld(gym.Env[str, str]):
             told = _get(f"{self.url}/{name}/tasks", {"split": split["name"]})
             states += [task["state"] for task in told["tasks"]]
         return states
-
-    def _manifest(self) -> dict[str, Any] | None:
-        """What a server of ours says of its world; None: it is another's."""
-        told = _get(f"{self.url}/manifest", optional=True)
-        return told if isinstance(told, dict) and "grammar" in told else None
 
     def _text_field(self) -> str:
         """The one field that the server's actions must have, a text."""

@@ -33,7 +33,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
-from lactchain.environments.views import State
 from lactchain.errors import ConfigError
 from lactchain_extras.ecosystems.sessions import Session
 from lactchain_extras.ecosystems.tasks import manifest, splits_of
@@ -87,7 +86,10 @@ class Served:
         self._splits = splits_of(env, config, panel)
         self.manifest = manifest(config, env, self._splits)
         self.tasks = {
-            split: [_task(split, number, task.state) for number, task in enumerate(tasks)]
+            split: [
+                {"id": f"{split}-{n}", "index": n, "split": split, "state": task.state}
+                for n, task in enumerate(tasks)
+            ]
             for split, tasks in self._splits.items()
         }
         self._idle = [env]
@@ -327,11 +329,6 @@ def _listen(host: str, port: int, is_shared: bool = False) -> socket:
             f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
             "machine, such as 127.0.0.1; if the port is in use, take another, or 0 for a free one"
         ) from error
-
-
-def _task(split: str, index: int, state: State) -> dict[str, Any]:
-    """What is told of a task before it is played."""
-    return {"id": f"{split}-{index}", "index": index, "split": split, "state": state}
 
 
 def _telling(content: Any) -> Callable:

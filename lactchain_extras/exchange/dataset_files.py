@@ -22,11 +22,6 @@ def from_dataset(dataset: Dataset) -> list[Trajectory]:
     return from_foreign(table, f"data set {source or ''}".strip())
 
 
-def read_dataset(folder: Path) -> list[Trajectory]:
-    """Episodes that `Dataset.save_to_disk` wrote into a folder."""
-    return from_dataset(saved_dataset(folder))
-
-
 def saved_dataset(folder: Path) -> Dataset:
     """What `Dataset.save_to_disk` wrote into a folder; `DataError` where it is damaged."""
     from datasets import load_from_disk

@@ -216,9 +216,11 @@ def _members(view: RunView) -> Iterator[Row]:
 def episodes_beside(runs: Sequence[RunView]) -> tuple[list[Played], str]:
     """Episodes of all runs but the first, and what is left out of them, if anything."""
     groups: Groups = {}
-    for number, run in _beside(runs):
-        for name in _evaluations(run, len(runs)):
-            of_result = _is_result(run, name)
+    for number, run in enumerate(runs[1:], 1):
+        for name, part in run.parts.items():
+            of_result = round_of(name) == chosen_round(run)
+            if "after" not in part.episodes or not (of_result or len(runs) <= MAX_RUNS_BY_ROUND):
+                continue
             for episode in _evaluated(run, name, number):
                 state = key(episode.trajectory.infos[0]["state"])
                 groups.setdefault((of_result, state), []).append(episode)
@@ -233,7 +235,7 @@ def episodes_beside(runs: Sequence[RunView]) -> tuple[list[Played], str]:
 def candidates_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[list[Row], str]:
     """What all runs but the first might say; as above."""
     groups: Groups = {}
-    for number, run in _beside(runs):
+    for number, run in enumerate(runs[1:], 1):
         chosen = chosen_round(run)
         rounds = (
             run.inspections if len(runs) <= MAX_RUNS_BY_ROUND else {chosen} & {*run.inspections}
@@ -250,15 +252,11 @@ def candidates_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tu
 def pairs_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[list[Row], str]:
     """The pairs that taught all runs but the first, of states that are known; as above."""
     groups: Groups = {}
-    for number, run in _beside(runs):
+    for number, run in enumerate(runs[1:], 1):
         for row in _pairs(run, states, ways, number):
             if row["state"] is not None:
                 groups.setdefault((True, states.rows[row["state"]]["state"]), []).append(row)
     return _differing_first(runs, groups, MAX_PAIRS_BESIDE, "Pairs")
-
-
-def _beside(runs: Sequence[RunView]) -> list[tuple[int, RunView]]:
-    return list(enumerate(runs))[1:]
 
 
 def _differing_first(
@@ -287,16 +285,6 @@ def _differing_first(
         f"{what} of other runs are here from {' and '.join(parts)}, those that end differently "
         "first; the table counts all."
     )
-
-
-def _is_result(run: RunView, stage: str) -> bool:
-    return round_of(stage) == chosen_round(run)
-
-
-def _evaluations(run: RunView, num_runs: int) -> list[str]:
-    """The parts of a run that evaluate it, of which many runs show their results alone."""
-    found = [name for name, part in run.parts.items() if "after" in part.episodes]
-    return [n for n in found if num_runs <= MAX_RUNS_BY_ROUND or _is_result(run, n)]
 
 
 def _evaluated(run: RunView, stage: str, number: int) -> Iterator[Played]:

@@ -148,7 +148,9 @@ class Wordle(gym.Env[np.ndarray, int]):
             from lactchain.worlds.canvas import pixels
 
             return pixels(self)
-        return self._tiles() if self.render_mode == "ansi" else self.board
+        if self.render_mode == "ansi":
+            return "\n".join(map(coloured_row, self.guesses, self.feedback))
+        return self.board
 
     def text_view(self) -> TextView:
         """The same game in LMRL-Gym's words, the whole of it in every observation.
@@ -183,10 +185,6 @@ class Wordle(gym.Env[np.ndarray, int]):
             competent="consistent",
             picture=Picture(NUM_LETTERS, self.num_tries, _scene),
         )
-
-    def _tiles(self) -> str:
-        rows = zip(self.guesses, self.feedback, strict=True)
-        return "\n".join(coloured_row(guess, marks) for guess, marks in rows)
 
     def _refuse(self, said: str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """A guess that is not listed gets no marks, unless any word may be guessed."""
