@@ -31,11 +31,6 @@ def test_ppo_clips_only_where_that_is_pessimistic():
     torch.testing.assert_close(actual, torch.tensor([-1.2, 2.0, -0.5, 0.8]))
 
 
-def test_pad_fills_the_named_side():
-    assert tokens.pad([[1, 2], [3]], 0).tolist() == [[1, 2], [3, 0]]
-    assert tokens.pad([[1, 2], [3]], 0, side="left").tolist() == [[1, 2], [0, 3]]
-
-
 def test_masked_mean_ignores_what_is_masked_and_of_nothing_is_nan():
     x = torch.tensor([[1.0, 3.0, float("nan")], [5.0, float("inf"), 0.0]])
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]])

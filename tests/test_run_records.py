@@ -82,15 +82,6 @@ def test_how_long_a_run_has_worked_is_the_sum_over_its_starts(run_dir, monkeypat
         assert open_run(folder).minutes == pytest.approx(seconds / 60)
 
 
-def test_records_after_the_resumed_step_are_dropped(run_dir):
-    with Run.open(run_dir, Config()) as run:
-        run.truncate_metrics(0)
-        for step in range(5):
-            run.log({"a": step}, step=step)
-        run.truncate_metrics(2)
-    assert [record["step"] for record in read_metrics(run_dir)] == [0, 1, 2]
-
-
 def test_a_mark_is_of_all_records_and_what_is_logged_once_is_told_once(run_dir):
     path = run_dir / "metrics.jsonl"
     with Run.open(run_dir, Config()) as run:

@@ -114,7 +114,7 @@ def test_token_values_of_a_sharded_model_are_those_of_the_saved_one(kind, lora, 
 
 
 @pytest.mark.parametrize(
-    "kind", ["simpo", *(pytest.param(k, marks=pytest.mark.slow) for k in ("ilql", "mc", "cloning"))]
+    "kind", [*FIRST, *(pytest.param(k, marks=pytest.mark.slow) for k in ("ilql", "mc", "cloning"))]
 )
 def test_how_rows_are_split_into_micro_batches_makes_no_difference(kind, tiny, tmp_path):
     """Completions have one to three actions: a mean of means over their tokens would weigh them."""
