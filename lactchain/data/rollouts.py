@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -275,16 +275,13 @@ class _RowByRow:
         for place in places:
             if place not in self._asked:
                 future = self._asked[place] = self.policy.submit(*place.question(self.policy))
-                future.add_done_callback(partial(self._take, place))
+                future.add_done_callback(lambda done, place=place: self._answers.put((place, done)))
         return [(place, future.result()) for place, future in self._ready()]
 
     def close(self) -> None:
         """Gives up what is still asked."""
         for future in self._asked.values():
             future.cancel()
-
-    def _take(self, place: _Place, future: Future[Action]) -> None:
-        self._answers.put((place, future))
 
     def _ready(self) -> Iterator[tuple[_Place, Future[Action]]]:
         with suppress(Empty):

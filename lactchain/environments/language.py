@@ -384,10 +384,5 @@ def language_env(
 
 def make_language_env(config: EnvironmentConfig) -> LanguageEnv:
     """`language_env` of a configuration."""
-    return language_env(**language_arguments(config))
-
-
-def language_arguments(config: EnvironmentConfig) -> dict[str, Any]:
-    """The arguments of `language_env`, and so of `lactchain/Language-v0`, of a configuration."""
     told = dict(vars(config))
-    return {"env_id": told.pop("id"), "env_kwargs": told.pop("kwargs")} | told
+    return language_env(told.pop("id"), told.pop("kwargs"), **told)
