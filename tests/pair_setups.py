@@ -109,12 +109,7 @@ def losses(kind: str, weights: Path, run_dir: Path, batch_size: int, **options: 
 
 @contextmanager
 def comparable(
-    kind: str,
-    weights: Path,
-    run_dir: Path,
-    batch_size: int,
-    accumulation: int = 2,
-    **options: Any,
+    kind: str, weights: Path, run_dir: Path, batch_size: int, accumulation: int = 2, **options: Any
 ) -> Iterator[Any]:
     """The trainer of `losses`."""
     settings = TrainingConfig(

@@ -107,10 +107,7 @@ class Late(Server):
 
 
 def test_an_answer_that_comes_too_late_is_not_that_of_the_next_row():
-    with (
-        serving(Late()) as server,
-        asking(server, in_flight=1, timeout_seconds=0.3) as transport,
-    ):
+    with serving(Late()) as server, asking(server, in_flight=1, timeout_seconds=0.3) as transport:
         with pytest.raises(ServerError, match="no answer for .* (ReadTimeout|did not end)"):
             transport.post("/x", {"row": 0}, dict).result()
         for row in range(1, 4):

@@ -30,13 +30,7 @@ from lactchain.baselines.state_files import ARRAYS, VALUES
 from lactchain.baselines.training import random_transitions, read_agent, train_agent
 from lactchain.baselines.transitions import write_transitions
 from lactchain.config.settings import RunConfig
-from lactchain.errors import (
-    ConfigError,
-    DataError,
-    EnvironmentFault,
-    Interrupted,
-    NonFiniteError,
-)
+from lactchain.errors import ConfigError, DataError, EnvironmentFault, Interrupted, NonFiniteError
 from lactchain.runs.run import read_metrics
 from lactchain_extras.explorer.report import write_report
 from lactchain_extras.foreign_agents import sb3_act

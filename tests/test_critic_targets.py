@@ -19,12 +19,7 @@ from lactchain.errors import DataError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import train
-from lactchain.trainers.critic import (
-    EpisodeTable,
-    RegressionRows,
-    return_scale,
-    split_episodes,
-)
+from lactchain.trainers.critic import EpisodeTable, RegressionRows, return_scale, split_episodes
 from lactchain.types import Action, Trajectory
 
 

@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 from engine_stand_in import Answer, Engine, answer, serving
-from engine_words import (
-    SGLANG,
-    SGLANG_LOAD,
-    VLLM,
-    VLLM_DEFAULTS,
-    VLLM_TOKENIZE,
-    VLLM_UNLOAD,
-    amiss,
-)
+from engine_words import SGLANG, SGLANG_LOAD, VLLM, VLLM_DEFAULTS, VLLM_TOKENIZE, VLLM_UNLOAD, amiss
 from script_setups import GRID
 from serving_setups import GRAMMAR, STATE, asked_of, same
 

@@ -211,10 +211,7 @@ def test_tasks_schema_and_manifest_are_told(grid):
 def test_a_full_server_says_so_and_a_world_is_asked_anew_by_each_that_is_made_of_its_url():
     served = Served(GRID, max_sessions=1)
     with running(served.app()) as url:
-        with (
-            session(url),
-            pytest.raises(EnvironmentFault, match="1 sessions are taken"),
-        ):
+        with session(url), pytest.raises(EnvironmentFault, match="1 sessions are taken"):
             make_language_env(there(url)).reset(seed=0)
         assert make_language_env(there(url)).reset(seed=0)[0]
         assert len(make_language_env(there(url)).start_states()) == 48

@@ -38,11 +38,7 @@ def their_losses(kind: str, chosen: torch.Tensor, rejected: torch.Tensor, beta: 
 
 @pytest.mark.parametrize(
     ("name", "kind", "values"),
-    [
-        ("dpo", "sigmoid", "log_ratios"),
-        ("ipo", "ipo", "log_ratios"),
-        ("slic", "hinge", "logps"),
-    ],
+    [("dpo", "sigmoid", "log_ratios"), ("ipo", "ipo", "log_ratios"), ("slic", "hinge", "logps")],
 )
 def test_losses_of_pairs_equal_trls_by_best_and_worst(name, kind, values):
     rows, beta = drawn(500, 5), 0.7

@@ -143,10 +143,7 @@ def test_what_is_kept_over_episodes_is_put_back_to_the_bit(entry_point, tmp_path
     [
         (partial(throwing, lambda: np.random.normal), SEEN),
         (partial(throwing, lambda: random.random), SEEN),
-        (
-            partial(throwing, lambda: np.random.default_rng().normal),
-            SEEN,
-        ),
+        (partial(throwing, lambda: np.random.default_rng().normal), SEEN),
         (Remembers, SEEN),
         (PaysByMemory, "its rewards is .* and was "),
         (HiddenDice, "it draws from the generators of the process"),

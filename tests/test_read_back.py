@@ -32,11 +32,7 @@ from lactchain.runs.run import Run
 from lactchain.stages.round_results import RoundResults
 from lactchain.stages.run_pipeline import sized
 from lactchain.stages.train_critic import TrainCriticConfig
-from lactchain.storage.files import (
-    append_json_lines,
-    read_json_lines,
-    read_versioned_json,
-)
+from lactchain.storage.files import append_json_lines, read_json_lines, read_versioned_json
 from lactchain.storage.manifests import (
     RUN_FILE,
     manifest_beside,

@@ -11,13 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 from explorer_runs import GridRun, unpack
-from run_folders import (
-    HOSTILE,
-    hostile_trajectory,
-    write_run,
-    write_text_run,
-    write_wordle_run,
-)
+from run_folders import HOSTILE, hostile_trajectory, write_run, write_text_run, write_wordle_run
 
 from lactchain.config.settings import RunConfig
 from lactchain.data.alarms import RULES

@@ -7,13 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from training_setups import (
-    MAKERS,
-    NUM_UPDATES,
-    final_state,
-    open_run,
-    train_here,
-)
+from training_setups import MAKERS, NUM_UPDATES, final_state, open_run, train_here
 
 from lactchain.errors import Interrupted
 from lactchain.runs.run import read_metrics

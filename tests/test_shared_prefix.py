@@ -20,11 +20,7 @@ from lactchain.models.tiny import mistral_config
 from lactchain.models.values import seen_in_tree
 from lactchain.runs.process import seed_everything
 from lactchain.trainers.base import train, training_arguments
-from lactchain.trainers.behavior_cloning import (
-    IGNORED,
-    BehaviorCloningTrainer,
-    CompletionCollator,
-)
+from lactchain.trainers.behavior_cloning import IGNORED, BehaviorCloningTrainer, CompletionCollator
 from lactchain.trainers.simpo import PreferenceCollator, SimPOTrainer
 
 DRAW = random.Random(0)

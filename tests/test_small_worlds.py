@@ -119,8 +119,7 @@ def test_a_coin_beside_the_way_decides_the_target_and_what_rounds_are_compared_b
 
 
 @pytest.mark.parametrize(
-    "env_id",
-    ["lactchain/GridWorld-v0", "CliffWalking-v1", "Taxi-v4", "lactchain/Maze-v0"],
+    "env_id", ["lactchain/GridWorld-v0", "CliffWalking-v1", "Taxi-v4", "lactchain/Maze-v0"]
 )
 def test_in_shipped_worlds_the_shortest_path_is_best(env_id):
     env = make_language_env(EnvironmentConfig(env_id))

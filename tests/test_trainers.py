@@ -13,14 +13,7 @@ from accelerate.data_loader import prepare_data_loader
 from accelerate.state import AcceleratorState
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader
-from training_setups import (
-    MAKERS,
-    TRAINING,
-    changed,
-    make_critic,
-    make_simpo,
-    open_run,
-)
+from training_setups import MAKERS, TRAINING, changed, make_critic, make_simpo, open_run
 
 from lactchain.errors import ConfigError, Interrupted
 from lactchain.models.runtime import device

@@ -13,10 +13,7 @@ from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.trainers.behavior_cloning import cloning_rows
-from lactchain.trainers.simpo import (
-    drop_reason,
-    preference_rows,
-)
+from lactchain.trainers.simpo import drop_reason, preference_rows
 from lactchain.types import Action, PreferencePair
 
 

@@ -29,11 +29,7 @@ from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.types import Action
 from lactchain_extras.explorer import token_recording
 from lactchain_extras.explorer.report import write_report
-from lactchain_extras.explorer.token_recording import (
-    MAX_EPISODES,
-    record_token_values,
-    telling,
-)
+from lactchain_extras.explorer.token_recording import MAX_EPISODES, record_token_values, telling
 
 U_MAZE = replace(MAZE, kwargs={"layout": "u", "max_moves": 9})
 JOBS = {"ilql": (train_ilql, TrainILQLConfig), "mc": (train_mc, TrainMCConfig)}

@@ -198,11 +198,7 @@ def test_the_numbers_tell_what_the_text_tells():
 def test_the_clues_say_what_the_knowledge_says():
     env = Wordle(words=WORDS)
     env.reset(options=state(shirt="ybbbb", creep="bbgyb"))
-    assert clues(env.knowledge) == {
-        "known": "E3",
-        "elsewhere": "e4 s1",
-        "absent": "C H I P R T",
-    }
+    assert clues(env.knowledge) == {"known": "E3", "elsewhere": "e4 s1", "absent": "C H I P R T"}
 
 
 def test_no_two_states_of_knowledge_have_the_same_clues():

@@ -9,12 +9,7 @@ import trl
 from script_setups import SHAPE
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
-from transformers import (
-    MistralForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import MistralForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.base_models import prepare_tiny_actor

@@ -53,10 +53,7 @@ class Adam:
 
     @flushed_denormals()
     def step(
-        self,
-        gradient: Tensor,
-        learning_rate: np.ndarray,
-        max_grad_norm: np.ndarray | None = None,
+        self, gradient: Tensor, learning_rate: np.ndarray, max_grad_norm: np.ndarray | None = None
     ) -> None:
         """One update by gradients (P, K) at learning rates (P,), clipped to norms (P,) if given."""
         norms = torch.linalg.vector_norm(gradient, dim=1).numpy().astype(np.float64)

@@ -3,13 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lactchain.config.bounds import (
-    AtLeast1,
-    Bound,
-    Bounded,
-    NonNegative,
-    PositiveShare,
-)
+from lactchain.config.bounds import AtLeast1, Bound, Bounded, NonNegative, PositiveShare
 
 
 @dataclass(frozen=True)

@@ -80,10 +80,7 @@ def sample_candidates(
 
 
 def _worth(
-    plays: Plays,
-    observations: Sequence[str],
-    is_chain: np.ndarray,
-    critic: Critic | None,
+    plays: Plays, observations: Sequence[str], is_chain: np.ndarray, critic: Critic | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns (S * K,) of completions that were played, and their advantages by a critic.
 

@@ -225,11 +225,7 @@ def greedy_share(env: LanguageEnv, read: Callable[[], Sequence[Trajectory]]) -> 
     played = [e for e in read() if e.infos[0]["state"] not in env.held_back]
     optimum = float(np.mean([best[model.row(e.infos[0]["state"])] for e in played]))
     value = float(np.mean([e.returns(FAR_SIGHTED)[0] for e in played]))
-    return {
-        "expected_value": value,
-        "optimum_value": optimum,
-        "of_optimum": _share(value, optimum),
-    }
+    return {"expected_value": value, "optimum_value": optimum, "of_optimum": _share(value, optimum)}
 
 
 def _share(part: float, whole: float) -> float:

@@ -263,10 +263,7 @@ def _completions(state: Candidates) -> list[RankedCompletion]:
     is_chain = state.is_chain or (True,) * len(state.actions)
     return [
         RankedCompletion(
-            state.actions[same[0]],
-            float(mean),
-            float(returns[same].mean()),
-            is_chain[same[0]],
+            state.actions[same[0]], float(mean), float(returns[same].mean()), is_chain[same[0]]
         )
         for same, mean in zip(places.values(), means, strict=True)
     ]

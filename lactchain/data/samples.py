@@ -118,11 +118,7 @@ def read_samples(path: str | Path) -> list[Sample]:
 
 
 def _sample(
-    policy: Policy,
-    rollouts: Rollouts,
-    states: Sequence[State],
-    seeds: Sequence[int],
-    folder: Path,
+    policy: Policy, rollouts: Rollouts, states: Sequence[State], seeds: Sequence[int], folder: Path
 ) -> list[Sample]:
     """A completion to each state, as many at once as episodes are played."""
     env, samples = rollouts.env, []

@@ -230,10 +230,7 @@ class ValueModel(HeadedModel):
         return states.flatten(0, 1)
 
     def forward(
-        self,
-        trees: dict[str, Tensor],
-        state_nodes: Tensor | None,
-        next_nodes: Tensor | None = None,
+        self, trees: dict[str, Tensor], state_nodes: Tensor | None, next_nodes: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Values at U nodes where the agent speaks next, and V alone at W nodes that follow.
 

@@ -195,10 +195,7 @@ def make_preferences(
 
 
 def _states_to_ask(
-    env: LanguageEnv,
-    settings: PreferenceConfig,
-    asked: Sequence[RecordedText] | None,
-    seed: int,
+    env: LanguageEnv, settings: PreferenceConfig, asked: Sequence[RecordedText] | None, seed: int
 ) -> list[State | RecordedText]:
     """States that may be practised, and texts of recorded episodes, as many as settings say.
 

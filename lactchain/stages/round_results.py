@@ -155,11 +155,7 @@ class RoundResults:
         self._ends = [0.0]
 
     def add(
-        self,
-        figures: dict[str, Any],
-        actor: ActorConfig,
-        critic: str | None,
-        undone: bool = False,
+        self, figures: dict[str, Any], actor: ActorConfig, critic: str | None, undone: bool = False
     ) -> None:
         """Takes the evaluation of a round, the first being that before all rounds.
 

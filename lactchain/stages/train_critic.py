@@ -144,11 +144,7 @@ def _fit(
         frozen = replace(config, critic=replace(config.critic, frozen=True))
         trainer = critic_trainer(frozen, trajectories, run)
         found = trainer.solve()
-    return trainer, {
-        "solved_r2": first.r2,
-        "fold_r2": found.r2,
-        "calibration_slope": found.slope,
-    }
+    return trainer, {"solved_r2": first.r2, "fold_r2": found.r2, "calibration_slope": found.slope}
 
 
 def _evaluate(trainer: "CriticTrainer") -> dict[str, Any]:

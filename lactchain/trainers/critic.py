@@ -19,12 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import DataCollatorWithPadding, TrainingArguments
 
-from lactchain.data.intervals import (
-    Interval,
-    error_sums,
-    explained_share,
-    explained_share_interval,
-)
+from lactchain.data.intervals import Interval, error_sums, explained_share, explained_share_interval
 from lactchain.errors import DataError
 from lactchain.functional.value_losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic

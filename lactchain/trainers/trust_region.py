@@ -50,11 +50,7 @@ def sampled_rows(
     known = [pair for pair in pairs if pair.sampled_logprobs][:NUM_SAMPLES]
     actions = [Action(pair.sampled, pair.sampled_token_ids) for pair in known]
     rows = [
-        {
-            "prompt_ids": prompt,
-            "chosen_ids": said,
-            "rejected_ids": [tokenizer.eos_token_id],
-        }
+        {"prompt_ids": prompt, "chosen_ids": said, "rejected_ids": [tokenizer.eos_token_id]}
         for prompt, said in zip(
             template.encode_batch([pair.prompt for pair in known]),
             encode_completions(actions, tokenizer, "pairs: row {}, sampled completion".format),

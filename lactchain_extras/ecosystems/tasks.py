@@ -59,11 +59,7 @@ def splits_of(
 
 
 def begin(
-    env: LanguageEnv,
-    splits: Splits,
-    number: int,
-    split: str | None = None,
-    seed: int | None = None,
+    env: LanguageEnv, splits: Splits, number: int, split: str | None = None, seed: int | None = None
 ) -> tuple[str, dict[str, Any]]:
     """What `reset` returns at the start of that number.
 

@@ -5,7 +5,4 @@ def register() -> None:
     """Registers the id."""
     import gymnasium
 
-    gymnasium.register(
-        "lactchain/Wordle-v0",
-        entry_point="lactchain_extras.wordle.env:Wordle",
-    )
+    gymnasium.register("lactchain/Wordle-v0", entry_point="lactchain_extras.wordle.env:Wordle")

@@ -168,10 +168,7 @@ class CompletionRanking:
 
     @torch.inference_mode()
     def _at_prompts(
-        self,
-        observations: Sequence[str],
-        trunk: CascadeTrunk,
-        values: Callable[[Tensor], Tensor],
+        self, observations: Sequence[str], trunk: CascadeTrunk, values: Callable[[Tensor], Tensor]
     ) -> np.ndarray:
         """Values (B, ...) of the hidden states behind B prompts."""
         prompts = self._template.encode_batch(observations)
