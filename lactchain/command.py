@@ -7,16 +7,18 @@ accelerate launch -m lactchain train_critic --config gridworld_tiny
 """
 
 import ast
+import functools
 import json
 import os
 import re
 import runpy
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from lactchain.config.shipped import CONFIGS, script, scripts, settings, with_files
 from lactchain.errors import ConfigError, LactChainError
@@ -45,6 +47,18 @@ FIRST = {"report": "--run_dir", "doctor": "--url", "panel": "--environment.id"}
 """The option that a command's first word is of; else it is a configuration."""
 MANY = {"compare": "--runs"}
 """The option that all first words are of."""
+BEFORE = {
+    "quickstart": """The whole recipe with tiny models on the 4x4 grid, on two processes of the CPU.
+
+lactchain quickstart
+lactchain quickstart --run.seed 1 --run.run_dir runs/quickstart_seed_1
+
+It writes into runs/quickstart, and takes all that `lactchain run_pipeline` does, which says:
+
+""",
+    "compare": "lactchain compare RUN RUN [RUN ...]\n\n",
+}
+"""What the help of a command says before the words of its script."""
 
 
 def main() -> None:
@@ -52,8 +66,6 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or ["--help"]
     told = {"-h": overview, "--help": overview, "--version": version}
     told |= {"configs": configs, "completion": completion}
-    if name == "quickstart":
-        quickstart(arguments)
     guard_streams()
     if name in told:
         sys.stdout.write(told[name]())
@@ -64,6 +76,8 @@ def main() -> None:
     except LactChainError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # while modules are read
+        sys.exit(128 + signal.SIGINT)
 
 
 def overview() -> str:
@@ -93,15 +107,6 @@ def completion() -> str:
     return COMPLETION.format(commands=commands, configs=CONFIGS)
 
 
-def quickstart(arguments: Sequence[str]) -> NoReturn:
-    """The whole recipe with tiny models on two processes, in the place of this one."""
-    processes = str(CONFIGS / "accelerate/cpu_2_processes.yaml")
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", processes]
-    recipe = ["-m", "lactchain", "run_pipeline", "--config", "tiny"]
-    place = ["--run.run_dir", "runs/quickstart", *arguments]
-    os.execv(sys.executable, [*launcher, *recipe, *place])
-
-
 def run(name: str, arguments: Sequence[str]) -> None:
     """Runs a script as a sub-command.
 
@@ -110,8 +115,9 @@ def run(name: str, arguments: Sequence[str]) -> None:
     """
     from lactchain.runs.process import launch
 
-    file = script(name)
-    sys.argv = [f"lactchain {name}", *arguments_of(name, arguments)]
+    stage, arguments = (name, arguments) if name != "quickstart" else _recipe(arguments)
+    file = script(stage)
+    sys.argv = [f"lactchain {name}", *arguments_of(stage, arguments)]
     # A script has a `main`, and the class of its settings.
     try:
         defined = runpy.run_path(str(file))
@@ -122,7 +128,28 @@ def run(name: str, arguments: Sequence[str]) -> None:
             f"{name}: it is a command of lactchain_extras, which is missing"
         ) from None
     (config_class,) = (value for key, value in defined.items() if key.endswith("Config"))
-    launch(defined["main"], config_class, usage(name, defined["__doc__"]))
+    start = launch if name != "quickstart" or "RANK" in os.environ else _launch_two
+    start(defined["main"], config_class, BEFORE.get(name, "") + usage(stage, defined["__doc__"]))
+
+
+def _recipe(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The script of the quickstart, and its arguments."""
+    return "run_pipeline", ["--config", "tiny", "--run.run_dir", "runs/quickstart", *arguments]
+
+
+def _launch_two(main: Callable, config_class: type, usage: str) -> None:
+    """As `launch`, on two processes; this one reads the settings first, so mistakes start none."""
+    from lactchain.runs.process import launch
+    from lactchain.runs.ranks import run_ranks
+
+    codes = []
+
+    @functools.wraps(main)  # whose module the help describes
+    def main_of_two(config: Any) -> None:
+        codes.append(run_ranks([sys.executable, *sys.orig_argv[1:]], count=2))
+
+    launch(main_of_two, config_class, usage)
+    sys.exit(codes[0])
 
 
 def arguments_of(name: str, words: Sequence[str]) -> list[str]:

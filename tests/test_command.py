@@ -1,26 +1,31 @@
 """The command `lactchain`: every script by its name, every shipped configuration by its own."""
 
+import json
 import re
 import resource
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 from run_folders import write_text_run
-from script_setups import config_class
+from script_setups import config_class, config_of
 
 import lactchain
 from lactchain import command
 from lactchain.config import shipped
-from lactchain.config.parsing import parse, to_dict
+from lactchain.config.parsing import dump, parse, to_dict
 from lactchain.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 NAMES = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 FILES = sorted(f for f in (ROOT / "configs").glob("*/*.yaml") if f.parent.name != "accelerate")
+
+RECIPE = ["--config", "tiny", "--run.run_dir", "runs/quickstart", "--run.seed", "3"]
 
 
 def run(*words: str, **options) -> subprocess.CompletedProcess:
@@ -66,7 +71,7 @@ def test_help_gives_commands_that_it_takes(name):
     commands = re.findall(rf"lactchain {name} (.+)", re.sub(r"\s*\\\n\s*", " ", said))
     assert len(commands) >= 2
     for words in map(shlex.split, commands):
-        parse(config_class(name), shipped.with_files(name, words))
+        parse(config_class(name), command.arguments_of(name, words))
 
 
 def test_it_runs_a_script_under_its_own_name():
@@ -123,13 +128,40 @@ def test_bash_completes_commands_configurations_and_files():
     assert completed("lactchain", "report", "READ") == ["README.md"]
 
 
-def test_the_quickstart_is_the_tiny_recipe_on_two_processes_with_what_one_sets(monkeypatch):
-    started = []
-    monkeypatch.setattr(command.os, "execv", lambda *words: started.extend(words))
-    command.quickstart(["--run.seed", "3"])
-    program, (_, *words) = started
-    assert program == sys.executable and words[:2] == ["-m", "accelerate.commands.launch"]
-    assert yaml.safe_load(Path(words[3]).read_text())["num_processes"] == 2
-    options = shipped.with_files("run_pipeline", words[7:])
-    config = parse(config_class("run_pipeline"), options)
-    assert (config.run.run_dir, config.run.seed) == ("runs/quickstart", 3)
+def test_the_quickstart_is_the_tiny_recipe_in_a_folder_of_its_own_on_two_processes():
+    shown = run("quickstart", "--run.seed", "3", "--print_config")
+    config = parse(config_class("run_pipeline"), shipped.with_files("run_pipeline", RECIPE))
+    assert yaml.safe_load(shown.stdout) == to_dict(config)
+    about = " ".join(
+        run("quickstart", "--help").stdout.split("The whole founding recipe")[0].split()
+    )
+    assert "on two processes" in about and "writes into runs/quickstart" in about
+
+
+def test_a_mistake_in_a_quickstart_is_one_line_and_starts_nothing(tmp_path):
+    for words, told in (
+        (["--run.sed", "1"], "error: run.sed: no such key; did you mean run.seed"),
+        (["--num_rounds", "-3"], "error: num_rounds: expected at least 1, got -3"),
+    ):
+        refused = run("quickstart", *words, cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(told) and refused.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_stops_a_quickstart_with_one_line_and_its_own_code(weights, tmp_path):
+    (tmp_path / "own.yaml").write_text(dump(config_of("run_pipeline", weights, tmp_path / "run")))
+    words = [sys.executable, "-m", "lactchain", "quickstart", "--config", f"{tmp_path}/own.yaml"]
+    words += ["--run.run_dir", f"{tmp_path}/run"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as p:
+        while not (tmp_path / "run/environment.json").exists():
+            assert p.poll() is None, p.stderr.read()
+            time.sleep(0.05)
+        p.send_signal(signal.SIGINT)  # the others hear SIGTERM
+        said = p.stderr.read()
+    assert p.returncode == 130, said
+    assert "Traceback" not in said and "Root Cause" not in said
+    assert said.count("stopping as soon as the state is saved") == 1
+    assert said.count("give the same command to go on") == 1, said
+    made = json.loads((tmp_path / "run/environment.json").read_text())
+    assert (made["command"], made["world_size"]) == ("quickstart", 2)

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -221,7 +222,7 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
     assert read_summary(run_dir) == written
 
 
-def test_next_commands_name_what_is_there(weights, run_dir):
+def test_next_commands_name_what_is_there(weights, run_dir, monkeypatch):
     """The actor that the run has kept, or the one that it was given; one seed in a name."""
     config = pipeline_of(weights, run_dir)
     config = replace(config, run=RunConfig(run_dir=f"{run_dir}_seed_3", seed=3))
@@ -230,7 +231,15 @@ def test_next_commands_name_what_is_there(weights, run_dir):
     assert "--actor.model weights/base" in play and "adapter" not in play
     assert f"--run.run_dir {run_dir}_seed_4 --run.seed 4" in again
     (Path(f"{run_dir}_seed_3") / "actor").mkdir(parents=True)
-    assert f"--actor.model {run_dir}_seed_3" in next_commands(config, given)["Watch it play"]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for began, typed in (
+        ("run_pipeline", "torchrun --standalone --nproc-per-node 2 -m lactchain run_pipeline"),
+        ("quickstart", "lactchain quickstart"),
+    ):
+        monkeypatch.setattr(sys, "argv", [f"lactchain {began}"])
+        _, play, again = next_commands(config, given).values()
+        assert f"lactchain play --actor.model {run_dir}_seed_3" in play
+        assert again.startswith(f"{typed} --config {run_dir}_seed_3/config.yaml --run.run_dir")
 
 
 EXACT = {"actions_over_shortest": 1.0, "episode_return": 0.9}

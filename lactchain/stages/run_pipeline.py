@@ -30,6 +30,7 @@ from lactchain.runs import distributed
 from lactchain.runs.console import console, figures, plain
 from lactchain.runs.process import is_dry_run
 from lactchain.runs.progress import under_way
+from lactchain.runs.ranks import on_processes
 from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
@@ -175,21 +176,22 @@ def next_commands(config: RunPipelineConfig, actor: Mapping[str, str | None]) ->
     seed = config.run.seed
     another = f"{run_dir.rstrip('/').removesuffix(f'_seed_{seed}')}_seed_{seed + 1}"
     again = {"config": f"{run_dir}/config.yaml", "run.run_dir": another, "run.seed": seed + 1}
+    began = "quickstart" if Path(sys.argv[0]).name == "lactchain quickstart" else "run_pipeline"
     return {
         "See what it has learnt": f"python -m webbrowser {shlex.quote(f'{run_dir}/report.html')}",
         "Watch it play": command("play", imports | player | _watching(config)),
-        "The same with another seed": command("run_pipeline", imports | again),
+        "The same with another seed": command(began, imports | again, distributed.world_size()),
     }
 
 
-def command(script: str, options: Mapping[str, Any]) -> str:
+def command(script: str, options: Mapping[str, Any], processes: int = 1) -> str:
     """The line that starts a script, in the way in which this process was started."""
     began = Path(sys.argv[0])
     start = ["lactchain", script]
     if began.suffix == ".py":
         start = ["python", str(began.with_name(f"{script}.py"))]
     words = [word for key, value in options.items() for word in (f"--{key}", _typed(value))]
-    return shlex.join([*start, *words])
+    return shlex.join(on_processes([*start, *words], processes))
 
 
 def _watching(config: RunPipelineConfig) -> dict[str, Any]:

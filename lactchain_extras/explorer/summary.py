@@ -12,6 +12,7 @@ from lactchain.data.evaluations import EpisodeResult, by_part, success_figures
 from lactchain.data.intervals import share_interval
 from lactchain.environments.views import State
 from lactchain.inspection.run_view import RunView, round_of
+from lactchain.runs.ranks import on_processes
 from lactchain.types import Trajectory
 from lactchain_extras.explorer.rollout_tables import key, succeeded
 
@@ -262,9 +263,9 @@ def status(view: RunView, stage: str = "") -> str:
         return f"Under way: {stage or doing}."
     about, run_dir = view.environment, view.config.get("run", {}).get("run_dir", view.directory)
     told = f"Stopped: {doing}. Give the same command to go on"
-    if about.get("command") not in scripts():
+    name, own = about.get("command"), {"quickstart": ["--run.run_dir", f"{run_dir}"]}
+    if name not in scripts() and name not in own:
         return f"{told}."
-    words = ["lactchain", about["command"], "--config", f"{run_dir}/config.yaml"]
+    words = ["lactchain", name, "--config", f"{run_dir}/config.yaml", *own.get(name, [])]
     words += ["--import", ",".join(about["imports"])] if about.get("imports") else []
-    count = about.get("world_size", 1)
-    return f"{told}, or: {shlex.join(words)}{f' (on {count} processes)' if count > 1 else ''}"
+    return f"{told}, or: {shlex.join(on_processes(words, about.get('world_size', 1)))}"
