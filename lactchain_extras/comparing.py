@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,16 +15,17 @@ from lactchain.data.intervals import paired_interval
 from lactchain.environments.views import State
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import RunView, open_run
+from lactchain_extras.explorer.summary import chosen_round, round_name
 
 FIGURES = {
-    "success": "success_rate_after",
-    "in two": "success_within_2_chains",
-    "over shortest": "actions_over_shortest",
-    "no chain": "invalid_rate_after",
-    "rounds": "num_rounds",
-    "CPU s": "time/cpu_seconds",
+    "success": ("success_rate_after", "last/success_rate", "success_rate"),
+    "in two": ("success_within_2_chains",),
+    "over shortest": ("actions_over_shortest",),
+    "no chain": ("invalid_rate_after", "sampled_invalid_rate"),
+    "rounds": ("num_rounds",),
+    "CPU s": ("time/cpu_seconds",),
 }
-"""Columns of runs, by the names that a pipeline's summary has for them."""
+"""Columns of runs, by their names in summaries of pipelines, classic agents and evaluations."""
 NO_CHANGE = ("run.run_dir", "run.report_to")
 """Settings that are of no interest where runs differ."""
 
@@ -115,7 +116,7 @@ def names(runs: Sequence[RunView]) -> list[str]:
 def outcomes(run: RunView) -> dict[str, tuple[float, float]]:
     """Success and completions of each start state, as JSON: means over its last evaluation."""
     found: dict[str, list[EpisodeResult]] = {}
-    for result in run.episodes.get("after", []):
+    for result in run.results.get(chosen_round(run), []):
         if result.success is not None:
             found.setdefault(json.dumps(result.state, sort_keys=True), []).append(result)
     if not found:
@@ -148,18 +149,32 @@ def settings(runs: Sequence[RunView]) -> list[dict[str, Any]]:
 
 
 def figures(runs: Sequence[RunView]) -> list[dict[str, Any]]:
-    """What each run came to, so far or in an evaluation alone; a word where that is not known."""
+    """What each run came to, and in which round; a word where that is not known."""
     rows = []
     for run, name in zip(runs, names(runs), strict=True):
-        after = run.episodes.get("after")
-        summary = run.summary or (success_figures(after) if after else {})
-        told = {title: summary.get(name) for title, name in FIGURES.items()}
-        if told["success"] is None:
-            told["success"] = summary.get("success_rate")
-        missing = "not yet" if run.summary is None else "–"
-        told = {t: missing if v is None or v != v else v for t, v in told.items()}
-        rows.append({"run": name} | told)
+        told, row = known_figures(run), {"run": name, "of": round_name(chosen_round(run))}
+        for title, among in FIGURES.items():
+            value, is_told = figure(told, among), not told.keys().isdisjoint(among)
+            missing = "–" if is_told or run.summary is not None else "not yet"
+            row[title] = missing if value is None or value != value else value
+        rows.append(row)
     return rows
+
+
+def known_figures(run: RunView) -> Mapping[str, Any]:
+    """The summary of a run; of one without, what its newest evaluation and its rounds tell."""
+    if run.summary is not None:
+        return run.summary
+    number = chosen_round(run)
+    stage = run.stages.get(f"round_{number}/evaluation")
+    results = run.results.get(number)
+    told = (stage and stage.summary) or (success_figures(results) if results else {})
+    return told if number is None else {**told, "num_rounds": number}
+
+
+def figure(told: Mapping[str, Any], among: Sequence[str]) -> Any:
+    """The first of some names that is known; None where none is."""
+    return next((told[name] for name in among if told.get(name) is not None), None)
 
 
 def _side_by_side(
@@ -182,7 +197,9 @@ def _side_by_side(
 def _difference(before: np.ndarray, after: np.ndarray, better: int = 1) -> str:
     """The mean difference with its 95 % interval, and a verdict: `better` is the good sign."""
     low, high = paired_interval(before, after)
-    verdict = "no difference" if np.array_equal(before, after) else "may be luck"
+    if np.array_equal(before, after):
+        return f"none of {len(before)} differs"
+    verdict = "may be luck"
     if low > 0 or high < 0:
         verdict = "better" if better * (low + high) > 0 else "worse"
     return f"{(after - before).mean():+.3f} ({low:+.3f} to {high:+.3f}), {verdict}"

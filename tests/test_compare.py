@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from run_folders import write_run
 
 from lactchain import command
 from lactchain.data.evaluations import EpisodeResult, write_episodes
@@ -70,7 +71,7 @@ def test_what_the_interval_excludes_is_told(run, after, verdict):
 
 def test_where_nothing_differs_no_luck_is_spoken_of(run):
     (found,) = comparing.compare([run("a", [1, None, 3]), run("b", [1, None, 3])])
-    nothing = "+0.000 (+0.000 to +0.000), no difference"
+    nothing = "none of 3 differs"
     assert (found.row()["success"], found.row()["completions"]) == (nothing, nothing)
 
 
@@ -100,8 +101,20 @@ def test_the_command_takes_any_number_of_folders(run, capsys, monkeypatch, tmp_p
     compare.main(compare.CompareConfig(tuple(runs)))
     told = f"{runs[1]}: its last evaluation so far is compared. Stopped: at the beginning."
     assert told in capsys.readouterr().out
-    so_far = {"success": 0.5, "in two": 0.5, "no chain": "not yet", "rounds": "not yet"}
+    so_far = {"of": "evaluation", "success": 0.5, "no chain": "not yet", "rounds": "not yet"}
     assert so_far.items() <= comparing.figures([open_run(runs[1])])[0].items()
+
+
+def test_a_run_under_way_is_told_by_its_newest_evaluation(run, tmp_path):
+    folder = tmp_path / run("a", [1, None])
+    (folder / "summary.json").unlink()
+    write_episodes(folder / "episodes_before.json", [EpisodeResult({"cell": 0}, False, 16, 4)] * 2)
+    told = {"success_rate": 0.5, "sampled_invalid_rate": 0.0061, "actions_over_shortest": None}
+    write_run(folder / "round_1/evaluation", {}, 1, told)
+    write_episodes(folder / "round_1/evaluation/episodes.json", open_run(folder).episodes["after"])
+    so_far = {"of": "round 1", "success": 0.5, "no chain": 0.0061, "rounds": 1, "CPU s": "not yet"}
+    (row,) = comparing.figures([open_run(folder)])
+    assert so_far.items() <= row.items() and row["over shortest"] == "–"
 
 
 def test_a_run_that_solves_nothing_has_a_success_of_0(run):

@@ -15,6 +15,7 @@ from run_folders import HOSTILE, hostile_trajectory, write_run, write_text_run, 
 
 from lactchain.config.settings import RunConfig
 from lactchain.data.alarms import RULES
+from lactchain.data.evaluations import write_episodes
 from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
@@ -230,6 +231,9 @@ def test_runs_of_all_kinds_stand_side_by_side(run, tmp_path):
     figures = {"last/success_rate": 0.75, "last/episode_return": 0.5, "num_env_steps": 4321}
     write_run(tmp_path / "small_network", config, 2, {**figures, "time/cpu_seconds": 6.5})
     write_run(tmp_path / "unfinished", config, 2, None)
+    evaluation = tmp_path / "unfinished/round_0/evaluation"
+    write_run(evaluation, config, 1, {"success_rate": 0.25})
+    write_episodes(evaluation / "episodes.json", open_run(run.directory).results[0])
     write_run(tmp_path / "pipeline", config, 2, {"round": 1, "success_rate_after": 1.0})
     lines = ({"step": n, "time": 0, "eval/episode_return": 0.125 + n} for n in range(3))
     (tmp_path / "pipeline/metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -238,7 +242,7 @@ def test_runs_of_all_kinds_stand_side_by_side(run, tmp_path):
     facts = json.loads(next(text for kind, text in page.scripts if kind.get("id") == "facts"))
     assert facts["runs"] == list(names)
     compared = {name: values[1:] for name, values in facts["compared"]}
-    assert compared["success"] == [0.75, None, 1.0] and compared["return"] == [0.5, None, 1.125]
+    assert compared["success"] == [0.75, 0.25, 1.0] and compared["return"] == [0.5, None, 1.125]
     assert compared["CPU-seconds"] == [6.5, None, None]
     assert set(page.table("curves")["run"]) == {0, 1, 2, 3}
 

@@ -18,7 +18,7 @@ from lactchain.config.parsing import to_yaml
 from lactchain.data.preferences import DROP_REASONS
 from lactchain.inspection.run_view import RunView, open_run
 from lactchain.storage.files import atomic_write
-from lactchain_extras.comparing import settings
+from lactchain_extras.comparing import FIGURES, figure, known_figures, settings
 from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.contents import Contents, contents
 from lactchain_extras.explorer.markup import assets, environment, escape, static
@@ -33,9 +33,9 @@ from lactchain_extras.explorer.summary import (
 )
 from lactchain_extras.explorer.tables import pack
 
-# Each with its names in the summaries of pipelines, classic agents and single evaluations.
+# As `FIGURES`.
 COMPARED = {
-    "success": ("success_rate_after", "last/success_rate", "success_rate"),
+    "success": FIGURES["success"],
     "return": ("last/episode_return", "episode_return"),
     "critic's R², round 1": ("round_1/critic_r2", "critic_r2"),
     "critic's ρ, round 1": ("round_1/critic_rho", "critic_rho"),
@@ -203,9 +203,8 @@ def _compared(view: RunView, name: str) -> Any:
 
     The mean return of a finished pipeline is that of its round, which its metrics have.
     """
-    summary = view.summary or {}
-    found = next((summary[key] for key in COMPARED[name] if key in summary), None)
+    found = figure(known_figures(view), COMPARED[name])
     if found is None and name == "return":
         points = zip(*view.curves().get("eval/episode_return", ([], [])), strict=True)
-        return dict(points).get(summary.get("round"))
+        return dict(points).get((view.summary or {}).get("round"))
     return found

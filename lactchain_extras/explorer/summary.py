@@ -115,11 +115,15 @@ def chosen_round(view: RunView) -> int | None:
     return chosen if chosen in view.results else next(reversed(view.results), None)
 
 
+def round_name(number: int | None) -> str:
+    """What an evaluation is called."""
+    return {None: "evaluation", 0: "before training"}.get(number, f"round {number}")
+
+
 def _rounds(view: RunView) -> Iterator[RoundFacts]:
     for number, results in view.results.items():
         if results and success_figures(results):
-            name = "evaluation" if number is None else f"round {number}"
-            yield _facts("before training" if number == 0 else name, results)
+            yield _facts(name := round_name(number), results)
             for part, some in by_part(results).items():
                 yield _facts(f"{name}, {part.replace('_', ' ')}", some)
 
@@ -138,9 +142,7 @@ def _solved(results: Sequence[EpisodeResult]) -> Share:
 def _learnt(view: RunView, rounds: Sequence[RoundFacts]) -> str:
     if not rounds:
         return _learnt_otherwise(view)
-    number = chosen_round(view)
-    names = {"before training" if number == 0 else f"round {number}", "evaluation"}
-    now = next(facts for facts in rounds if facts.name in names)
+    now = next(facts for facts in rounds if facts.name == round_name(chosen_round(view)))
     before = "" if now is rounds[0] else f"; before training it was in {rounds[0].solved}"
     reached = f"The goal is reached in {now.solved.among(' episodes')}{before}."
     return f"{reached} Within two completions it is in {now.within_2}."

@@ -34,8 +34,9 @@ function pairedInterval(differences) {
 }
 
 function Difference({ label, id, values, better }) {
+  if (values.every((d) => d === 0)) return html`<p id=${id}>${label}: none of ${number(values.length)} differs</p>`;
   const [middle, low, high] = pairedInterval(values);
-  const verdict = values.every((d) => d === 0) ? "no difference" : low > 0 || high < 0 ? ((low > 0) === better ? "better" : "worse") : "may be luck";
+  const verdict = low > 0 || high < 0 ? ((low > 0) === better ? "better" : "worse") : "may be luck";
   return html`<p id=${id}>${label}: <b>${signed(middle)}</b> (95 %: ${signed(low)} to ${signed(high)}), <b class=${{ better: "good", worse: "bad" }[verdict] || ""}>${verdict}</b></p>`;
 }
 
