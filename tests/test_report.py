@@ -394,7 +394,8 @@ def test_alarms_are_shown_with_their_first_round_and_what_helps(
     tmp_path, name, rounds, when, advice
 ):
     write_run(tmp_path / "run", {}, 0)
-    records = [{"step": n, f"alarm/{name}": int(n in rounds), "alarm/silence": 0} for n in range(4)]
+    steps = range(rounds[-1] + 1)
+    records = [{"step": n, f"alarm/{name}": int(n in rounds), "alarm/silence": 0} for n in steps]
     lines = "".join(json.dumps(record) + "\n" for record in records)
     (tmp_path / "run" / "metrics.jsonl").write_text(lines)
     (rule,) = [rule for rule in RULES if rule.name == name]
@@ -402,6 +403,10 @@ def test_alarms_are_shown_with_their_first_round_and_what_helps(
     said = texts[texts.index(f"Alarm: {name}") + 1]
     assert said.startswith(f", {when}: {rule.means}") and getattr(rule, advice) in said
     assert "Alarm: silence" not in texts
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as metrics:
+        metrics.write(json.dumps({"step": 4, f"alarm/{name}": 0}) + "\n")
+    texts = page_of(tmp_path / "run").texts
+    assert f"Alarm {name}, {when}; the last round is without it." in texts
 
 
 def test_states_that_fail_are_named_as_on_the_other_screens(tmp_path):

@@ -246,13 +246,14 @@ def _alarms(view: RunView) -> Iterator[Mapping[str, Any]]:
     """Which rules went off, in which rounds, what that means and what helps."""
     curves = view.curves()
     for rule in RULES:
-        points = zip(*curves.get(f"alarm/{rule.name}", ([], [])), strict=True)
+        points = [*zip(*curves.get(f"alarm/{rule.name}", ([], [])), strict=True)]
         rounds = [int(step) for step, value in points if value == 1]
         if rounds:
             when, mend = f"first in round {rounds[0]}, in {len(rounds)} of the rounds", rule.mend
             if rounds == [0]:
                 when, mend = "before the first round only", rule.before
-            yield {"name": rule.name, "when": when, "means": rule.means, "mend": mend}
+            told = {"name": rule.name, "when": when, "means": rule.means, "mend": mend}
+            yield told | {"is_over": points[-1][1] == 0}
 
 
 def status(view: RunView, stage: str = "") -> str:
