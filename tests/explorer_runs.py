@@ -135,7 +135,8 @@ class GridRun:
         answers, candidates = [], []
         for n, trajectory in enumerate(self.played):
             answers.append(self._answer(n, trajectory, None if known is None else known))
-            candidates += self._others(n)
+            unknown = {"score": None} if known is None else {}
+            candidates += [other | unknown for other in self._others(n)]
         meta = {"asked": len(self.states), "of": len(self.states), "sampled": False}
         meta |= {"critic": None if known is None else f"round_{number}/critic/critic"}
         meta |= {"gamma": GAMMA, "discount_per": "action"}

@@ -8,6 +8,7 @@ from browser import Visit, choose, four_digits
 from explorer_runs import NONSENSE, GridRun
 from run_folders import HOSTILE, write_text_run, write_wordle_run
 
+from lactchain.data.evaluations import EpisodeResult, read_episodes, write_episodes
 from lactchain.inspection.run_view import open_run
 from lactchain.storage.manifests import write_with_manifest
 from lactchain_extras.explorer.contents import contents
@@ -20,7 +21,8 @@ TEXTS = {
     "compare": "#said td:first-child",
 }
 """Columns that are read word by word, beside others of numbers."""
-RIGHTMOST = """Math.max(0, ...Array.from(document.querySelectorAll("#said td, #stages td"),
+RIGHTMOST = """Math.max(0, ...Array.from(
+    document.querySelectorAll("#said td, #stages td, .tree td"),
     (cell) => cell.getBoundingClientRect().right))"""
 
 
@@ -167,6 +169,21 @@ def test_an_answer_is_told_apart_from_the_episode_that_begins_with_it(visit, run
     assert "round 2, evaluation" in header and f"number {n} there" in header
 
 
+def test_a_state_of_a_world_with_dice_shows_the_rate_over_its_episodes(browser, tmp_path):
+    run = GridRun(tmp_path / "run")
+    path, state = run.directory / "round_2/evaluation/episodes.json", run.states[17]
+    more = [EpisodeResult(state, n < 3, 4, 4) for n in range(4)]
+    write_episodes(path, [r for r in read_episodes(path) if r.state != state] + more)
+    visit = Visit(browser, write_report(run.directory))
+    visit.open("states")
+    choose(visit, state)
+    assert "the 4 episodes from here\n3 of 4 solved\nin 4 completions" in visit.text(".answer.now")
+    visit.page.select_option("#state-metric", "success")
+    place = visit.page.locator(".split.map > div > .board polygon.chosen title")
+    assert place.text_content().endswith("success 0.75")
+    visit.close()
+
+
 def test_candidates_that_were_drawn_for_pairs_are_set_apart(visit, run):
     visit.open("states")
     choose(visit, run.states[8])
@@ -174,6 +191,11 @@ def test_candidates_that_were_drawn_for_pairs_are_set_apart(visit, run):
     apart = next(n for n, row in enumerate(rows) if "Drawn for this round’s pairs" in row)
     assert [NONSENSE in row for row in rows[apart + 1 :]] == [True]
     assert "rejected, no chain" in rows[-1]
+    visit.page.fill("#state-round", "0")
+    assert "What else it might say before training" in visit.text("main h3")
+    worth = visit.page.locator(".tree tbody tr").nth(1).inner_text().split("\t")[-3:-1]
+    assert worth == ["−1.5", "–"]  # the reward, and no Q
+    visit.page.fill("#state-round", "2")
     probability = 0.75 * (0.25 + 0.125 + 0.5)
     assert f"3 different completions of probability {probability:.3g}" in visit.text("main h3")
 

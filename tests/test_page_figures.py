@@ -84,7 +84,7 @@ def states(visit, run, _):
             ways = [answer["num_actions"], answer["shortest"]]
             yield numbers(told["actions / shortest"]), ways, 6
             took = next(r.num_chains for r in results(run, number) if r.state == state)
-            yield numbers(told["solved" if answer["success"] else "failed"]), [took], 6
+            yield numbers(told["solved" if answer["success"] else "not solved"]), [took], 6
     said = {row["completion"]: row for row in run.candidates(2) if row["state_id"] == row_id(run)}
     for told in visit.page.locator(".tree tbody tr:not(.branch):not(.apart)").all_inner_texts():
         _, probability, times, reward, score, _ = told.split("\t")

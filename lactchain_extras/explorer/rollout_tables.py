@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lactchain.data.evaluations import EpisodeResult, StateValues, loops, success_figures
+from lactchain.data.evaluations import EpisodeResult, StateValues, loops
 from lactchain.data.preferences import chain_advantages
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
@@ -306,15 +306,12 @@ def _first_answer(trajectory: Trajectory, vocabulary: Vocabulary, worth: Worth) 
 
 
 def _outcome(trajectory: Trajectory, results: list[EpisodeResult]) -> Row:
-    """How often episodes from there went well; of one alone, how that went."""
-    if not results:
-        well = trajectory.infos[-1].get("success")
-        well = None if well is None else int(well)
-        return {"success": well, "num_actions": sum(trajectory.num_actions)}
+    """How an episode went, and how far the goal was."""
+    well = trajectory.infos[-1].get("success")
     return {
-        "success": success_figures(results).get("success_rate"),
-        "num_actions": sum(result.num_actions for result in results) / len(results),
-        "shortest": results[0].shortest,
+        "success": None if well is None else int(well),
+        "num_actions": sum(trajectory.num_actions),
+        "shortest": results[0].shortest if results else None,
     }
 
 

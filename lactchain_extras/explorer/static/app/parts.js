@@ -114,8 +114,8 @@ function Empty({ children }) {
   return html`<p class="empty">${children}</p>`;
 }
 
-function Outcome({ outcome }) {
-  return html`<span class=${`outcome ${outcome === "solved" ? "good" : "bad"}`}>${outcome}</span>`;
+function Outcome({ outcome, good = outcome === "solved" }) {
+  return html`<span class=${`outcome ${good ? "good" : "bad"}`}>${outcome}</span>`;
 }
 
 /** A button that leads to another screen. */

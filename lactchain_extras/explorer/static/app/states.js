@@ -1,8 +1,8 @@
 // States: what the actor answers from a start state, round by round, and what that is worth.
 
 const METRICS = {
-  success: ["success", (row) => answer("success", row), [0, 1]],
-  completions: ["completions needed", (row) => completionsFrom(answer("state", row), answer("round", row))],
+  success: ["success", (row) => wentFrom(row).rate, [0, 1]],
+  completions: ["completions needed", (row) => wentFrom(row).completions],
   change: ["return: change since the round before", (row) => changeOf(row)],
   return: ["return", (row) => answer("return", row)],
   value: ["V of the critic", (row) => answer("value", row)],
@@ -32,7 +32,7 @@ function telling(metrics, round) {
 
 /** The first round in which every start state was solved, in words; empty where there was none. */
 function allSolved(rounds) {
-  const first = rounds.find((round) => rowsWith("answers", "round", round).every((row) => answer("success", row) === 1));
+  const first = rounds.find((round) => rowsWith("answers", "round", round).every((row) => wentFrom(row).rate === 1));
   if (first == null) return "";
   const count = rowsWith("answers", "round", first).length;
   return `${count === 1 ? "It was" : `All ${number(count)} were`} solved in ${first === 0 ? "the evaluation before training" : roundName(first)}.`;
@@ -92,11 +92,11 @@ function groupOf(state) {
   return scene ? scene.group : "";
 }
 
-/** One that fails, in the latest round in which any does. */
+/** The one that fails most, in the latest round in which any does. */
 function worstState(asked, rounds) {
   for (const round of rounds.slice().reverse()) {
-    const failed = rowsWith("answers", "round", round).find((row) => !answer("success", row));
-    if (failed != null) return answer("state", failed);
+    const rate = (row) => wentFrom(row).rate ?? 0, [failed] = sorted(rowsWith("answers", "round", round), rate);
+    if (failed != null && rate(failed) < 1) return answer("state", failed);
   }
   return asked[0];
 }
@@ -110,7 +110,7 @@ function StateList({ asked, state, onChange, round }) {
   const found = asked.filter((s) => `${stateLabel(s)}`.toLowerCase().includes(text.toLowerCase()));
   return html`<${Field} label="find" type="search" hint="a state" value=${text} onInput=${setText} />
     <${Choice} id="state-list" label="state" value=${state} onChange=${(value) => onChange(Number(value))}
-      options=${found.slice(0, 500).map((s) => { const row = answerOf(s, round); return [s, `${row != null && !answer("success", row) ? "✗ " : ""}${clipped(stateLabel(s), 70)}`]; })} />
+      options=${found.slice(0, 500).map((s) => { const row = answerOf(s, round); return [s, `${row != null && !wentFrom(row).rate ? "✗ " : ""}${clipped(stateLabel(s), 70)}`]; })} />
     <span class="count">${number(found.length)} of ${number(asked.length)}</span>`;
 }
 
@@ -153,7 +153,7 @@ function GroupPicker({ asked, groups, group, values, setGroup, share, signedMetr
   if (cells.size < groups.length || cells.has(undefined)) return html`<${Choice} id="state-group" label="task" value=${group} onChange=${setGroup} options=${places.map(({ name, mean }) => [name, `${name} (${number(mean, 3)})`])} />`;
   const heat = places.map(({ name, goal, mean }) => ({ x: goal[0], y: goal[1], name, chosen: name === group, hint: `${name}: mean ${number(mean)}`,
     fill: mean == null ? "transparent" : signedMetric ? diverging(share(mean)) : shade(share(mean)), ink: mean == null ? "" : inkOn(share(mean), signedMetric), text: mean == null ? "" : String(Number(mean.toFixed(2))) }));
-  return html`<div class="goals"><${Board} heat=${heat} onCell=${({ name }) => setGroup(name)} label="goals" /><p class="muted">First the goal: its mean over all start states.</p></div>`;
+  return html`<div class="goals"><${Board} heat=${heat} onCell=${({ name }) => setGroup(name)} label="goals" /><p class="muted">Choose the goal; the number is the mean over its start states.</p></div>`;
 }
 
 function Scale({ low, high, signedMetric, name }) {
@@ -165,7 +165,7 @@ function Scale({ low, high, signedMetric, name }) {
 function StateDetail({ state, rounds, round }) {
   return html`<div class="detail">
     <header><b>${stateLabel(state)}</b>${answerOf(state, round) != null && answer("text", answerOf(state, round)) != null && html`<pre class="prompt"><${Text} text=${answer("text", answerOf(state, round))} most=${1500} /></pre>`}
-      <${Go} to="episodes" with=${{ filter: { start: String(state) } }}>its episodes<//> · <${Go} to="pairs" with=${{ state }}>its pairs<//></header>
+      <${Go} to="episodes" with=${{ filter: { start: String(state) } }}>its episodes<//>${rowsWith("pairs", "state", state).some((row) => tables.pairs.at("run", row) === 0) && html` · <${Go} to="pairs" with=${{ state }}>its pairs<//>`}</header>
     <div class="answers">${rounds.map((r) => html`<${AnswerCard} key=${r} state=${state} round=${r} now=${r === round} />`)}</div>
     <${Candidates} state=${state} round=${round} />
   </div>`;
@@ -175,7 +175,9 @@ function AnswerCard({ state, round, now }) {
   const row = answerOf(state, round);
   if (row == null) return html`<article class="answer"><h4>${roundName(round)}</h4><p class="muted">not asked</p></article>`;
   const a = tables.answers.row(row), scene = sceneOf(state);
-  const episode = evaluationFrom(state, round), needed = completionsFrom(state, round);
+  const episode = evaluationFrom(state, round), { of, rate, completions: needed } = wentFrom(row), several = of > 1;
+  const outcome = several ? `${number(Math.round(rate * of))} of ${number(of)} solved` : rate === 1 ? "solved" : "not solved";
+  const went = html`<div class="whole"><dt>${rate == null ? "" : html`<${Outcome} outcome=${outcome} good=${rate === 1} />`}</dt><dd>${needed == null ? "" : `in ${number(needed, 3)} completion${needed === 1 ? "" : "s"}`}</dd></div>`;
   return html`<article class=${`answer ${now ? "now" : ""}`} aria-label=${`answer of ${roundName(round)}`}>
     <h4>${roundName(round)}</h4>
     ${scene?.agent && html`<${Board} scene=${scene} agent=${scene.agent} ways=${a.way ? [{ from: scene.agent, way: a.way, order: 0 }] : []} label=${`where the answer of ${roundName(round)} leads`} />`}
@@ -187,11 +189,11 @@ function AnswerCard({ state, round, now }) {
       ${a.optimal != null && html`<div title="exact, of the best policy"><dt>V*</dt><dd>${number(a.optimal)}</dd></div>`}
       ${a.policy_value != null && html`<div title="exact, of the policy that the critic judges"><dt>Vπ</dt><dd>${number(a.policy_value)}</dd></div>`}
     </dl>
-    <h5>the episode that begins with it</h5><dl class="facts">
-      <div><dt>${a.success == null ? "" : html`<${Outcome} outcome=${a.success === 1 ? "solved" : a.success > 0 ? percent(a.success, 0) : "failed"} />`}</dt><dd>${needed == null ? "" : `in ${number(needed, 3)} completion${needed === 1 ? "" : "s"}`}</dd></div>
+    <h5>${several ? `the ${number(of)} episodes from here` : "the episode that begins with it"}</h5>${several && html`<dl class="facts">${went}</dl><h5>one that begins with it</h5>`}
+    <dl class="facts">${!several && went}
       <div title=${a.shortest == null ? "" : "played, and the fewest that lead to the goal"}><dt>actions${a.shortest == null ? "" : " / shortest"}</dt><dd>${number(a.num_actions)}${a.shortest != null ? ` / ${number(a.shortest)}` : ""}</dd></div>
       <div title="of the whole episode, not discounted"><dt>return</dt><dd>${number(a.return)}</dd></div>
-    </dl>${episode != null && html`<p><${Go} to="episodes" with=${{ filter: { start: String(state) }, episode }}>step through it<//></p>`}</article>`;
+    </dl>${episode != null && html`<p><${Go} to="episodes" with=${{ filter: { start: String(state) }, episode }}>step through ${several ? "one of them" : "it"}<//></p>`}</article>`;
 }
 
 /** The episode of a round's evaluation from a start state; undefined where the page holds none. */
@@ -201,11 +203,12 @@ function evaluationFrom(state, round, run = 0) {
 
 const EVALUATION = "evaluation";
 
-/** How many completions the evaluation of a round took from a start state, on average. */
-function completionsFrom(state, round) {
-  const { results } = tables;
-  const known = rowsWith("results", "state", state).filter((row) => results.at("run", row) === 0 && results.at("round", row) === round);
-  return known.length ? mean(known.map((row) => results.at("num_chains", row))) : null;
+/** How the evaluation's episodes from an answer's start state went: with dice, several; its own where there is no list. */
+function wentFrom(row) {
+  const { results } = tables, own = { of: 0, rate: answer("success", row), completions: null };
+  const known = rowsWith("results", "state", answer("state", row)).filter((n) => results.at("run", n) === 0 && results.at("round", n) === answer("round", row));
+  const average = (name) => mean(known.map((n) => results.at(name, n)));
+  return known.length ? { of: known.length, rate: results.at("success", known[0]) == null ? own.rate : average("success"), completions: average("num_chains") } : own;
 }
 
 /** Candidates that were no chains, each text once, those of most states and rounds first. */
@@ -257,14 +260,14 @@ function Candidates({ state, round }) {
   if (!candidates.length) return null;
   const sampled = candidates.filter(({ times }) => times > 0), others = candidates.filter(({ times }) => !times);
   const covered = sampled.reduce((sum, c) => sum + (c.probability ?? 0), 0);
-  const [low, high] = range(candidates.map((c) => c.q ?? c.reward), 0), share = (leaf) => ((leaf.q ?? leaf.reward) - low) / (high - low) || 0;
-  const valued = candidates.some((c) => c.q != null) ? `Q is ${Q}` : "there was no critic: the reward stands for Q";
-  return html`<h3>What else it might say in ${roundName(round)} <span class="muted">${number(sampled.length)} different completion${sampled.length === 1 ? "" : "s"} of probability ${number(covered, 3)} together; ${valued}</span></h3>
+  const scores = candidates.map((c) => c.q).filter((q) => q != null), [low, high] = range(scores, 0), share = ({ q }) => (q - low) / (high - low) || 0;
+  const valued = scores.length ? `Q is ${Q}` : "there was no critic yet, so that there is no Q";
+  return html`<h3>What else it might say ${round === 0 ? "before training" : `in ${roundName(round)}`} <span class="muted">${number(sampled.length)} different completion${sampled.length === 1 ? "" : "s"} of probability ${number(covered, 3)} together; ${valued}</span></h3>
     <div class="scroll"><table class="tree"><thead><tr><th>candidate</th><th class="number">probability</th><th class="number">times</th><th class="number" title="of its actions, less the cost of a completion; not discounted">reward</th><th class="number">Q</th><th></th></tr></thead>
     <tbody>${[...treeRows(sampled), ...(others.length ? [{ title: "Drawn for this round’s pairs, by the actor before it learnt from them" }] : []), ...treeRows(others)].map(({ title, depth, tokens, shared, leaf }) => title ? html`<tr class="apart"><th colspan="6">${title}</th></tr>` : html`<tr class=${leaf ? "" : "branch"}>
       <td style=${{ paddingLeft: `${8 + 14 * depth}px` }}>${leaf ? html`${depth > 0 && "└ "}<${Tokens} text=${tokens.join("")} tokens=${tokens} probabilities=${shared} invalid=${leaf.invalid} />` : html`<code class="completion"><bdi>${visible(tokens.join(""))}</bdi></code>`}</td>
       ${leaf ? html`<td class="number">${number(leaf.probability, 3)}</td><td class="number">${leaf.times || "–"}</td><td class="number">${number(leaf.reward)}</td>
-        <td class="number"><span class="pill" style=${{ background: shade(share(leaf)), color: inkOn(share(leaf)) }}>${number(leaf.q ?? leaf.reward)}</span></td>
+        <td class="number">${leaf.q == null ? "–" : html`<span class="pill" style=${{ background: shade(share(leaf)), color: inkOn(share(leaf)) }}>${number(leaf.q)}</span>`}</td>
         <td>${leaf.chosen ? html`<b class="good">chosen</b>` : leaf.rejected ? html`<b class="bad">rejected</b>` : ""}${leaf.invalid ? html`<span class="bad">${leaf.rejected || leaf.chosen ? ", " : ""}no chain</span>` : ""}</td>` : html`<td colspan="5" class="muted">${tokens.of} ways on</td>`}
     </tr>`)}</tbody></table></div>`;
 }
