@@ -84,8 +84,9 @@ def what_both_answered(visitor, run, other):
     state = visitor.texts(f"{ROWS} >> nth=4")[0].split("\t")[0]
     for folder, text in zip((run, other), visitor.texts(SIDES), strict=True):
         assert played(folder)[state].actions[0].text in text
-    heads, *said = (row.split("\t") for row in visitor.texts("#said tr"))
+    heads, columns, *said = (row.split("\t") for row in visitor.texts("#said tr"))
     assert heads == ["completion", *(f"{r.directory.name}, round 2" for r in (run, other))]
+    assert columns == ["", *("probability", "Q") * 2]
     assert {row[0]: row[1:] for row in said} == {
         text: [*one, *two]
         for (text, one), two in zip(

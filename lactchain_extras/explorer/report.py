@@ -90,7 +90,7 @@ def render(
     held = contents(view, beside, filter(None, (summary.before, summary.after)))
     commit = view.environment.get("git_commit")
     facts = [] if view.summary is None else ["finished"]  # else a line that is mended tells it
-    facts += [view.environment.get("device"), f"commit {commit}" if commit else None]
+    facts += [view.environment.get("device"), f"commit {str(commit)[:10]}" if commit else None]
     missed = [*view.left_out, *(f"{o.name}/{name}" for o in beside for name in o.left_out)]
     facts += [f"{name} is damaged or not whole, not shown" for name in missed]
     sides = (("before training", summary.before), ("after", summary.after))

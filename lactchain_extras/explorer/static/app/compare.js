@@ -127,7 +127,7 @@ function Together({ state, pair }) {
     if (by && event.target.tagName !== "INPUT") { event.preventDefault(); jump(step + by); }
   };
   return html`<div class="detail" tabindex="0" onKeyDown=${keys} role="region" aria-label="both episodes, step by step">
-    <header><b>${stateLabel(state)}</b> · <${Go} to="states" with=${{ state }}>its answers in every round<//> · <${Go} to="pairs" with=${{ state, run: "all" }}>its pairs<//> · <${Go} to="episodes" with=${{ filter: { run: "all", start: String(state) } }}>all episodes from here<//></header>
+    <header><b>${stateLabel(state)}</b> · <${Go} to="states" with=${{ state }}>its answers in every round<//>${rowsWith("pairs", "state", state).length > 0 && html` · <${Go} to="pairs" with=${{ state, run: "all" }}>its pairs<//>`} · <${Go} to="episodes" with=${{ filter: { run: "all", start: String(state) } }}>all episodes from here<//></header>
     <div class="two">${pair.map((side, n) => html`<section class="side" aria-label=${n ? "to" : "from"}><h4>${sideName(side)}</h4><${Side} episode=${episodes[n]} step=${step} /></section>`)}</div>
     <div class="controls"><button aria-label="completion before" onClick=${() => jump(step - 1)}>‹</button><button aria-label="next completion" onClick=${() => jump(step + 1)}>›</button>
       <input type="range" aria-label="completion" min="0" max=${most - 1} value=${step} onInput=${(event) => jump(Number(event.target.value))} /><span class="muted">${step + 1} / ${most}</span></div>
@@ -141,11 +141,12 @@ function SaidFrom({ state, pair }) {
   const most = (text) => Math.max(...sides.map((side) => side.get(text)?.probability ?? (side.has(text) ? 0 : -1)));
   const [shown, more] = useMore([...new Set(sides.flatMap((side) => [...side.keys()]))].sort((a, b) => most(b) - most(a)), 12);
   if (!shown.length) return null;
-  const cells = (c) => (c ? html`<td class="number">${c.times ? number(c.probability, 3) : html`<span title="it was not sampled freely: how likely it is, is not known">drawn</span>`}</td><td class="number">${number(c.q ?? c.reward)}${c.chosen ? html` <b class="good" title="chosen in a pair">+</b>` : c.rejected ? html` <b class="bad" title="rejected in a pair">−</b>` : ""}</td>` : html`<td class="number muted">–</td><td></td>`);
-  return html`<h3>What else each might say here <span class="muted">probability, and Q by its own critic, or the reward where there was none; + chosen, − rejected in a pair</span></h3>
+  const worth = sides.map((side) => ([...side.values()].some(({ q }) => q != null) ? "q" : "reward"));
+  const cells = (c, n) => (c ? html`<td class="number">${c.times ? number(c.probability, 3) : html`<span title="it was not sampled freely: how likely it is, is not known">drawn</span>`}</td><td class="number">${number(c[worth[n]])}${c.chosen ? html` <b class="good" title="chosen in a pair">+</b>` : c.rejected ? html` <b class="bad" title="rejected in a pair">−</b>` : ""}</td>` : html`<td class="number muted">–</td><td></td>`);
+  return html`<h3>What else each might say here <span class="muted">Q is by its own critic; + chosen, − rejected in a pair</span></h3>
     ${sides.map((side, n) => !side.size && html`<p class="muted">This page holds no candidates of ${sideName(pair[n])} from here.</p>`)}
-    <div class="scroll"><table id="said"><thead><tr><th>completion</th>${pair.map((side) => html`<th class="number" colspan="2"><${Text} text=${sideName(side)} /></th>`)}</tr></thead>
-      <tbody>${shown.map((text) => html`<tr><td><code class=${`completion ${sides.some((side) => side.get(text)?.invalid) ? "invalid" : ""}`}><${Text} text=${text} most=${400} /></code></td>${sides.map((side) => cells(side.get(text)))}</tr>`)}</tbody></table></div>${more}`;
+    <div class="scroll"><table id="said"><thead><tr><th>completion</th>${pair.map((side) => html`<th class="number" colspan="2"><${Text} text=${sideName(side)} /></th>`)}</tr><tr><th></th>${worth.map((what) => html`<th class="number">probability</th><th class="number">${what === "q" ? "Q" : what}</th>`)}</tr></thead>
+      <tbody>${shown.map((text) => html`<tr><td><code class=${`completion ${sides.some((side) => side.get(text)?.invalid) ? "invalid" : ""}`}><${Text} text=${text} most=${400} /></code></td>${sides.map((side, n) => cells(side.get(text), n))}</tr>`)}</tbody></table></div>${more}`;
 }
 
 function Side({ episode, step }) {

@@ -15,7 +15,7 @@ function valuedRows() {
 }
 
 const OWN = "Vπ", BEST = "V*";
-const REFERENCES = { [OWN]: "the exact value of the policy that it judges (Vπ)", [BEST]: "the exact value of the best policy (V*): nobody computed that of the policy that it judges" };
+const REFERENCES = { [OWN]: "the exact value of the policy that it judges (Vπ)", [BEST]: "the exact value of the best policy (V*): Vπ was not computed for this round" };
 
 /** The exact value that a row has, and of which policy: the one that the critic judges, else the best. */
 function exactOf(table, row) {

@@ -38,7 +38,7 @@ function CurvesScreen() {
       <label class="field"><span>smoothing</span><input id="smoothing" type="range" min="0" max="0.99" step="0.01" value=${weight} onInput=${(event) => setWeight(Number(event.target.value))} /> ${weight.toFixed(2)}</label>
       <${Toggle} label="log scale" on=${log} onChange=${setLog} />
       ${facts.runs.length > 1 && html`<${Toggle} label="runs as a band" on=${band} onChange=${setBand} title="mean, lowest and highest of the runs, each round apart" />`}
-      <span class="count">${number(keys.length)} metrics; drag in a chart to zoom, double-click to go back; a click on a round shows its episodes, on SimPO its pairs</span>
+      <span class="count">${number(keys.length)} metrics; drag in a chart to zoom, double-click to go back; a click on a round shows its episodes, on SimPO its pairs${facts.runs.length > 1 && !band ? "; a colour for each run, and for each round a line: the first is whole, the second dashed, the third dotted" : ""}</span>
     </div>
     <details class="keys"><summary>choose metrics</summary><div class="chips">${matching.map((key) => html`<${Toggle} label=${visible(key)} on=${picked.includes(key)} onChange=${(on) => pick(on ? [...picked, key] : picked.filter((other) => other !== key))} />`)}</div></details>
     ${facts.runs.length < 2 && html`<p class="muted" id="beside">Another run beside this one, such as another seed, here and in Compare: <code>lactchain report RUN --beside '[OTHER_RUN]'</code></p>`}

@@ -100,7 +100,7 @@ function EpisodesScreen({ wanted }) {
       ${facts.runs.length > 1 && html`<${Choice} id="filter-run" label="run" value=${filter.run} onChange=${set("run")} options=${[["all", "all"], ...facts.runs.map((name, run) => [String(run), visible(name)])]} />`}
       <${Choice} id="filter-round" label="round" value=${filter.round} onChange=${set("round")} options=${[["all", "all"], ...rounds.map((r) => [String(r), roundName(r)])]} />
       <${Choice} id="filter-stage" label="played in" value=${filter.stage} onChange=${set("stage")} options=${[["all", "all"], ...stages.map((s) => [s, s])]} />
-      <${Choice} id="filter-outcome" label="ending" value=${filter.outcome} onChange=${set("outcome")} options=${[["all", "all"], ["failed", "failed"], ["solved", "solved"], ["ended", "ended elsewhere"], ["cut off", "cut off"]]} />
+      <${Choice} id="filter-outcome" label="ending" value=${filter.outcome} onChange=${set("outcome")} options=${[["all", "all"], ["failed", "not solved"], ["solved", "solved"], ["ended", "ended elsewhere"], ["cut off", "cut off"]]} />
       <${Toggle} label="invalid" on=${filter.invalid} onChange=${set("invalid")} title="episodes with a completion that is no chain" />
       <${Toggle} label="bumps" on=${filter.bumps} onChange=${set("bumps")} title="episodes with an action that left the state as it was" />
       <${Toggle} label="loops" on=${filter.loop} onChange=${set("loop")} title="episodes with the same completion to the same state three times" />
