@@ -29,7 +29,7 @@ from lactchain.data.inspections import read_inspection
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import CollapseError, ConfigError
 from lactchain.runs.run import read_metrics
-from lactchain.stages import round_results
+from lactchain.stages import round_results, run_pipeline
 from lactchain.stages.pipeline_config import SelectionConfig
 from lactchain.stages.round_results import RoundResults
 from lactchain.stages.run_pipeline import RunPipelineConfig, next_commands
@@ -227,6 +227,7 @@ def test_next_commands_name_what_is_there(weights, run_dir, monkeypatch):
     config = pipeline_of(weights, run_dir)
     config = replace(config, run=RunConfig(run_dir=f"{run_dir}_seed_3", seed=3))
     given = {"model": "weights/base", "adapter": None}
+    monkeypatch.setattr(run_pipeline, "modules_of", lambda _: [])  # other tests have named some
     _, play, again = next_commands(config, given).values()
     assert "--actor.model weights/base" in play and "adapter" not in play
     assert f"--run.run_dir {run_dir}_seed_4 --run.seed 4" in again
