@@ -84,9 +84,9 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
     try:
         rounds.evaluate(0)
         with under_way("round", config.num_rounds, most=True) as step:
+            step.note = results.note()
             for number in range(1, config.num_rounds + 1):
                 repeated = rounds.is_done(number)
-                step.note = results.note()
                 rounds.train_critic(number)
                 if not rounds.train_actor(number):  # makes pairs, ranked by the critic; SimPO
                     break
