@@ -16,6 +16,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lactchain.data.evaluations import EpisodeResult, StateValues, loops
 from lactchain.data.preferences import chain_advantages
 from lactchain.environments.language import LanguageEnv
@@ -330,20 +332,25 @@ class Worth:
         """Of each completion the value of the state before, and its advantage, as far as known."""
         if not self._values:
             return [(None, None)] * len(trajectory)
-        keys = [key(info.get("state")) for info in trajectory.infos]
-        worth = list(map(self._values.get, keys))
-        return list(zip(worth[:-1], self._earned(trajectory, worth), strict=True))
-
-    def _earned(self, trajectory: Trajectory, worth: Sequence[Known]) -> Iterator[Known]:
-        """Advantages by the rewards and what followed."""
+        worth = [self._values.get(key(info.get("state")), math.nan) for info in trajectory.infos]
         gamma, per = self._critic.gamma, self._critic.discount_per
-        rewards = trajectory.chain_rewards(gamma, per)
-        after = [*worth[1:-1], 0.0 if trajectory.terminated else worth[-1]]
-        for told in zip(rewards, trajectory.num_actions, worth[:-1], after, strict=True):
-            is_known = None not in told
-            yield float(chain_advantages(*told, False, gamma, per)) if is_known else None
+        advantages = chain_advantages(
+            trajectory.chain_rewards(gamma, per),
+            np.array(trajectory.num_actions),
+            np.array(worth[:-1]),
+            np.array([*worth[1:-1], 0.0 if trajectory.terminated else worth[-1]]),
+            np.zeros(len(trajectory)),
+            *(gamma, per),
+        )
+        known = (
+            [None if math.isnan(v) else v for v in each] for each in (worth, advantages.tolist())
+        )
+        return list(zip(*known, strict=False))  # the last state has no completion
 
 
 def key(state: State | None) -> str:
     """What a state is known by: its JSON text, the fields in the order of the alphabet."""
-    return json.dumps(state, sort_keys=True)
+    return _as_json(state)
+
+
+_as_json = json.JSONEncoder(sort_keys=True).encode
