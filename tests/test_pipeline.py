@@ -262,3 +262,13 @@ def test_the_result_of_a_run_is_the_clone_where_no_round_is_as_good(target, rate
     rounds = [EXACT | {"success_rate": rate, "undone": False} for rate in rates]
     results.evaluations.extend(rounds)
     assert (results.chosen(), results.is_enough()) == (result, is_over)
+
+
+def test_a_row_of_the_table_names_the_figures_that_the_target_still_lacks():
+    target = {"success_rate": 0.99, "actions_over_shortest": 1.05, "sampled_invalid_rate": 0.003}
+    results = RoundResults(RunPipelineConfig(target=target), None)
+    first = EXACT | {"success_rate": 1.0, "sampled_invalid_rate": 0.0037, "alarms": ["bumps"]}
+    results.evaluations.extend([first, first | {"sampled_invalid_rate": 0.003, "alarms": []}])
+    results._ends.extend([1.0, 3.0])
+    rows = [results._row(0), results._row(1)]
+    assert [row["notes"] for row in rows] == ["bumps; unmet: no chain", ""]

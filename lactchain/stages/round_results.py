@@ -63,6 +63,8 @@ SHOWN = {
 }
 """Columns of the table that grows by a row a round."""
 
+TITLES = {name: title for title, name in SHOWN.items()} | {"of_optimum": "of optimum"}
+
 NEARLY_ALWAYS = 0.95
 """A success rate of drawn episodes beyond which rounds are compared by what they earn."""
 
@@ -230,30 +232,29 @@ class RoundResults:
 
     def _row(self, number: int) -> dict[str, Any]:
         """What people see of a round."""
-        figures, (before, now) = self.evaluations[number], self._ends[-2:]
+        figures, took = self.evaluations[number], self._ends[-1] - self._ends[-2]
         shown = {title: practised(figures, name) for title, name in SHOWN.items()}
         if self.config.environment.held_back is not None:
             shown["held back"] = figures.get("held_back/success_rate")
         if "of_optimum" in figures:
             shown["of optimum"] = figures["of_optimum"]
-        took = f"{now - before:.0f} s"
-        return {"round": number, **shown, "took": took, "alarms": " ".join(figures["alarms"])}
+        unmet = [TITLES.get(name, name) for name in self._unmet(figures)]
+        notes = [*figures["alarms"], *([f"unmet: {', '.join(unmet)}"] if unmet else [])]
+        return {"round": number, **shown, "took": f"{took:.0f} s", "notes": "; ".join(notes)}
 
     def target_met_by(self) -> int | None:
         """The last round that counts and meets every figure of the target; the clone is round 0."""
-        met = (n for n, figures in enumerate(self.evaluations) if self._meets_target(figures))
+        rounds = enumerate(self.evaluations) if self.config.target else ()
+        met = (n for n, figures in rounds if not figures["undone"] and not self._unmet(figures))
         return max(met, default=None)
 
-    def _meets_target(self, figures: dict[str, Any]) -> bool:
-        target = self.config.target
-        return (
-            bool(target)
-            and not figures["undone"]
-            and all(
-                _meets(practised(figures, name), bound, name in AT_MOST)
-                for name, bound in target.items()
-            )
-        )
+    def _unmet(self, figures: dict[str, Any]) -> list[str]:
+        """The figures that are not as good as the target asks."""
+        return [
+            name
+            for name, bound in (self.config.target or {}).items()
+            if not _meets(practised(figures, name), bound, name in AT_MOST)
+        ]
 
     def stand_still(self) -> bool:
         """Whether none of the last rounds is better than those before."""
