@@ -1,10 +1,16 @@
 """Panels: numbered tasks that others can cite, and results that can be played again."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
 from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
+from conftest import OFFLINE, ROOT
 from script_setups import config_of
 
 from lactchain.config.parsing import parse
@@ -218,3 +224,62 @@ def test_players_of_other_ecosystems_get_the_same_tasks_by_number(panel):
         assert ends == [*episode.observations[1:]]  # under the same dice
         said = [player.play(["right"]).removesuffix(f"\n{trl.OVER}") for _ in moves]
         assert said == ends
+
+
+def python_of_another_version():
+    """The one that OTHER_PYTHON names, or the first on the PATH that starts; else None."""
+    mine = "{}.{}".format(*sys.version_info)
+    names = [f"python{version}" for version in ("3.13", "3.12", "3.11") if version != mine]
+    for python in filter(None, map(shutil.which, [os.environ.get("OTHER_PYTHON", ""), *names])):
+        asked = [python, "-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
+        told = subprocess.run(asked, capture_output=True, text=True)
+        if told.returncode == 0 and told.stdout.strip() != mine:
+            return python
+    return None
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """`lactchain` on a Python of another version, in an environment that has no torch."""
+    if (python := python_of_another_version()) is None:
+        pytest.skip("no other Python: OTHER_PYTHON=/path/to/python3.13 names one")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    heavy = ("accelerate", "datasets", "peft", "torch", "transformers")
+    light = [name for name in project["dependencies"] if not name.startswith(heavy)]
+    folder = tmp_path_factory.mktemp("elsewhere")
+    reach = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and v != OFFLINE}
+    subprocess.run([python, "-m", "venv", folder], check=True)
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    for what in (["-c", ROOT / "constraints.txt", *light, "minigrid"], ["--no-deps", "-e", ROOT]):
+        if subprocess.run([*pip, *what], env=reach).returncode:
+            pytest.skip("pip could not install what the other Python needs")
+
+    def run(*arguments):
+        command = [folder / "bin" / "lactchain", *map(str, arguments)]
+        told = subprocess.run(command, cwd=folder, env=reach, capture_output=True, text=True)
+        return told.returncode, told.stdout + told.stderr
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # the first of them installs
+@pytest.mark.parametrize("name", SHIPPED)
+def test_another_python_makes_a_shipped_panel_to_the_last_byte(elsewhere, name, tmp_path):
+    made = tmp_path / "panel.json"
+    code, told = elsewhere("panel", "--config", name, "--import", "minigrid", "--file", made)
+    assert code == 0, told
+    assert made.read_bytes() == (CONFIGS / "panel" / f"{name}.json").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_another_python_verifies_a_result_and_refuses_a_forged_one(elsewhere, result, tmp_path):
+    path, written = result
+    code, told = elsewhere("panel", "--file", path, "--verify", written)
+    assert code == 0 and "success_rate" in told
+    forged = json.loads(written.read_text())
+    forged["answers"].pop()
+    write_json(tmp_path / "forged.json", seal(unseal(forged)))
+    code, told = elsewhere("panel", "--file", path, "--verify", tmp_path / "forged.json")
+    assert code == 3 and "expected answers to 20 tasks" in told
