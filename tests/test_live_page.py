@@ -39,7 +39,7 @@ def test_a_page_tells_each_stage_that_begins_but_is_not_all_written_anew_each_ti
     page.begin("round_3/critic")
     whole = (folder / "report.html").read_text()
     shutil.rmtree(folder / "round_2")
-    page.begin("round_3/simpo")  # at once: all of it would cost more than a twentieth of the time
+    page.begin("round_3/simpo")  # at once: all of it would cost more than a fiftieth of the time
     mended = (folder / "report.html").read_text()
     pages = [page.partition("</span><br>All else on this page is of ") for page in (whole, mended)]
     assert [told.rpartition(": round_3/")[2] for told, _, _ in pages] == ["critic.", "simpo."]

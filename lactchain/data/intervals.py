@@ -88,21 +88,41 @@ def explained_share(values: np.ndarray, groups: np.ndarray, units: np.ndarray) -
         groups: (N,) numbers from 0.
         units: (N,) numbers from 0 of what was drawn independently, such as episodes.
     """
+    return _explained(*_cells(values, groups, units))
+
+
+def _cells(
+    values: np.ndarray, groups: np.ndarray, units: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Units (C,), groups (C,) and sums (3, C) of cells: what one unit has in one group.
+
+    Summed are 1, the values, less the mean of all, and their squares.
+    """
+    num_units = units.max() + 1
+    cells, cell_of = np.unique(groups * num_units + units, return_inverse=True)
     centred = values - values.mean()
-    cells, cell_of = np.unique(np.stack([groups, units]), axis=1, return_inverse=True)
-    of_groups, of_cells = _pair_sums(groups, centred), _pair_sums(cell_of.ravel(), centred)
-    own = np.stack([np.bincount(cells[0], column) for column in of_cells])
-    pairs, squares = of_groups - own
-    weights = np.where(pairs > 0, np.bincount(groups), 0)
+    sums = [np.bincount(cell_of, centred**power) for power in range(3)]
+    return cells % num_units, cells // num_units, np.stack(sums)
+
+
+def _explained(units: np.ndarray, groups: np.ndarray, sums: np.ndarray) -> float:
+    """The share, of cells as `_cells` has them."""
+    count, total, square = of_groups = np.stack([np.bincount(groups, column) for column in sums])
+    own = [np.bincount(groups, column) for column in _pairs(*sums)]
+    pairs, squares = _pairs(*of_groups) - own
+    weights = np.where(pairs > 0, count, 0)
+    mean, mean_square = total.sum() / count.sum(), square.sum() / count.sum()
+    variance = mean_square - mean**2
+    if variance <= 1e-12 * mean_square:  # the values are one value, but for rounding
+        return math.nan
     with np.errstate(all="ignore"):
         within = np.sum(weights * np.nan_to_num(squares / pairs)) / weights.sum()
-        return float(1 - within / values.var())
+    return float(1 - within / variance)
 
 
-def _pair_sums(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(2, G): the number of ordered pairs in each group, and half their squared differences."""
-    sizes, sums = np.bincount(groups), np.bincount(groups, values)
-    return np.stack([sizes**2, sizes * np.bincount(groups, values**2) - sums**2])
+def _pairs(count: np.ndarray, total: np.ndarray, square: np.ndarray) -> np.ndarray:
+    """(2, G): the number of ordered pairs of values, and half their squared differences."""
+    return np.stack([count**2, count * square - total**2])
 
 
 def explained_share_interval(
@@ -115,8 +135,9 @@ def explained_share_interval(
     "Using subsample values as typical values".
     """
     draws, found = np.random.default_rng(seed), []
+    cells = _cells(values, groups, units)
     for _ in range(NUM_HALVES):
-        half = (draws.permutation(units.max() + 1) % 2 == 0)[units]
-        found.append(explained_share(values[half], groups[half], units[half]))
+        half = (draws.permutation(units.max() + 1) % 2 == 0)[cells[0]]
+        found.append(_explained(*(column[..., half] for column in cells)))
     low, high = np.percentile(found, [2.5, 97.5])
     return float(low), float(high)

@@ -8,7 +8,7 @@ from typing import Any
 
 from lactchain import plugins
 
-LIVE_SHARE = 0.05
+LIVE_SHARE = 0.02
 """What the page may cost of a run's time: where it costs more, it tells the stage alone."""
 log = logging.getLogger(__name__)
 
