@@ -7,13 +7,11 @@ from lactchain.data.alarms import (
     best_round,
     collapse,
     fired,
-    first_rounds,
     loss,
-    no_pairs,
     warn,
 )
 from lactchain.data.evaluations import endless_rate, movement_metrics
-from lactchain.errors import CollapseError, DataError, NoPairsError
+from lactchain.errors import CollapseError
 from lactchain.types import Action, Trajectory
 
 
@@ -66,12 +64,6 @@ def test_a_figure_that_was_not_measured_sets_off_nothing():
     unknown = {"loop_rate": 1.0, "bump_rate": float("nan"), "revisit_rate": None}
     assert fired(unknown) == {"loops": True}
     assert fired({"rollout/invalid_rate": 0.9}) == {"silence": True}
-
-
-def test_the_first_round_of_each_alarm_is_named():
-    rounds = [[], ["loops"], ["silence"], ["loops", "silence"]]
-    assert first_rounds(rounds) == {"loops": 1, "silence": 2}
-    assert first_rounds([]) == {}
 
 
 def test_before_the_first_round_form_and_reading_alone_are_judged(caplog):
@@ -169,14 +161,6 @@ def test_where_states_are_held_back_the_practised_ones_decide():
     stopped(rounds, r"went 0\.100, 0\.600, 0\.2.* success of 0\.600")
     check_collapse(practised_course((0.1, -9, 0), (0.6, -2, 0), (0.5, -2, 0)))
     assert fired({"loop_rate": 0.9, "practised/loop_rate": 0.1}) == {"loops": False}
-
-
-def test_a_round_without_pairs_ends_with_the_reasons_and_the_best_round():
-    nothing = NoPairsError("expected preference pairs, but all 8 were dropped")
-    end = no_pairs(nothing, course((0.1, 0, 0), (0.4, 0, 0)))
-    assert isinstance(nothing, DataError) and nothing.exit_code == 3
-    assert str(end).startswith("round 2: the run ends, by the rule no_pairs")
-    assert "all 8 were dropped" in str(end) and "round 1, with a success of 0.400" in str(end)
 
 
 # --- movement -------------------------------------------------------------------------------------

@@ -189,15 +189,6 @@ def test_a_stop_file_ends_a_run_in_good_order_with_an_evaluation(tmp_path, monke
     assert [row.split()[0] for row in rows] == ["160", "224"]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_another_seed_gives_other_weights(name, finished, tmp_path):
-    """The same seed gives the same ones: that is what runs that go on are compared with."""
-    run = RunConfig(run_dir=str(tmp_path / "run"), seed=1)
-    train_agent(replace(CONFIGS[name], run=run, loop=replace(LOOP, total_steps=64)))
-    files = [folder / "last" / ARRAYS for folder in (tmp_path / "run", finished(name))]
-    assert files[0].read_bytes() != files[1].read_bytes()
-
-
 def test_trackers_are_told_and_one_that_fails_is_named_once(tmp_path, monkeypatch, caplog):
     def no_connection(*args, **kwargs):
         raise ConnectionError("no route to host")

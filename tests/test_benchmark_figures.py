@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import lmrl  # noqa: E402
 import measuring  # noqa: E402
+import peer_report  # noqa: E402
+
+from lactchain.types import Action, Trajectory  # noqa: E402
 
 
 def test_the_interval_of_a_mean_is_students():
@@ -27,17 +31,38 @@ def test_interquartile_mean_and_interval():
     assert measuring.bootstrap_interval([3, 3, 3]) == (3, 3)
 
 
-def test_sides_take_turns_and_ratios_are_those_within_a_repeat():
-    order = []
-    sides = {"ours": lambda: order.append("o"), "theirs": lambda: order.append("t")}
-    found = measuring.in_turns(sides, 2, lambda side: side() or len(order))
-    assert order == ["o", "t", "o", "t"] and found == {"ours": [1, 3], "theirs": [2, 4]}
-    assert measuring.ratio([1, 4, 3], [2, 4, 1]) == 1
+def points(*pairs):
+    return [{"num_env_steps": s, "cpu_seconds": s / 10, "return": r} for s, r in pairs]
 
 
-def test_tables_are_put_where_the_page_has_its_marks(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("before\n<b>\nold\n<e>\nafter\n")
-    for lines in (["", "new", ""], ["newer"]):
-        measuring.put_between(page, "<b>", "<e>", lines)
-    assert page.read_text() == "before\n<b>\nnewer\n<e>\nafter\n"
+def test_a_difference_counts_where_the_interval_of_paired_seeds_excludes_equality():
+    ours = {seed: points((0, 0.0), (10, 0.5 + seed)) for seed in range(3)}
+    near = {seed: points((10, 0.5 + seed + gap)) for seed, gap in enumerate((0.2, -0.1, 0.3))}
+    above = {seed: points((10, 0.5 + seed + gap)) for seed, gap in enumerate((0.2, 0.3, 0.4))}
+    # mean .1333, s .2082, t(2) 4.303: .1333 ± .5172; mean .3, s .1: .3 ± .2484
+    assert peer_report.difference(near, ours) == ("+0.133 ± 0.517", "")
+    assert peer_report.difference(above, ours) == ("+0.300 ± 0.248", "better")
+    assert peer_report.difference(ours, above) == ("-0.300 ± 0.248", "worse")
+    assert peer_report.difference({0: ours[0]}, ours) == ("", "")
+
+
+def walk(*cells):
+    """An episode through cells (row, column) of the default maze."""
+    num_moves = len(cells) - 1
+    return Trajectory(
+        env_id="lactchain/Maze-v0",
+        seed=0,
+        observations=("",) * len(cells),
+        actions=(Action("move down\n"),) * num_moves,
+        rewards=(-1.0,) * num_moves,
+        infos=tuple({"state": {"row": row, "column": column}} for row, column in cells),
+        terminated=False,
+        truncated=True,
+    )
+
+
+def test_move_accuracy_counts_moves_that_shorten_the_way_cell_by_cell():
+    # (5, 6) to (8, 6) lead down to the goal; from (5, 6) one good move of three, from (6, 6) both
+    episodes = [walk((5, 6), (6, 6), (7, 6)), walk((5, 6), (5, 6), (5, 5)), walk((6, 6), (7, 6))]
+    assert lmrl.move_accuracy(episodes) == pytest.approx((1 / 3 + 1) / 2)
+    assert lmrl.move_accuracy([walk((7, 6), (8, 6))]) == 1

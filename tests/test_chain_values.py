@@ -8,11 +8,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from dice_worlds import lottery
-from script_setups import COLLECT, PREFERENCES, SHAPE, Says, config_of, run_here
+from script_setups import COLLECT, PREFERENCES, Says, config_of, run_here
 
 from lactchain import Action, FunctionPolicy, Policy, PreferenceConfig
-from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig
-from lactchain.data.base_models import prepare_tiny_actor
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.chain_values import PLAYS_PER_COMPLETION, Plays, expected_worth
 from lactchain.data.episodes import RecordedText
@@ -28,8 +27,6 @@ from lactchain.environments.scripted import RandomChains, RememberingPolicy
 from lactchain.environments.views import Outcome, shipped_view, tabular_model
 from lactchain.errors import ConfigError
 from lactchain.functional.random_streams import derive_seed
-from lactchain.stages import evaluate
-from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.types import Discount
@@ -174,20 +171,6 @@ def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():
         view.check(env.env)
 
 
-def test_an_actor_plays_wordle_by_configuration_alone(tmp_path):
-    prepare_tiny_actor(tmp_path / "actor", SHAPE, FEW)
-    for decoding in ("free", "constrained", "scored"):
-        job = EvaluateConfig(
-            run=RunConfig(run_dir=str(tmp_path / decoding)),
-            environment=FEW,
-            actor=ActorConfig(str(tmp_path / "actor"), decoding=decoding, dtype="float32"),
-            evaluation=EvaluationConfig(num_samples=4, num_episodes_per_start=5),
-        )
-        summary = evaluate.main(job)
-        assert summary["num_episodes"] == 5
-        assert decoding == "free" or summary["invalid_rate"] == 0
-
-
 # --- means over plays -----------------------------------------------------------------------------
 
 
@@ -248,32 +231,6 @@ def test_the_completions_in_the_middle_are_played_less_often_than_both_ends():
     two, four = 2 * (per_round // 8), 2 * (per_round // 8) + per_round // 4
     # once beforehand, and once more since the counter began with one of each
     assert played == {n: 2 + (four if n in (0, 1, 6, 7) else two) for n in range(8)}
-
-
-def test_halving_finds_both_ends_more_often_than_equally_many_plays_for_all():
-    """Noise of its own for each play; 40 states with sixteen completions each."""
-    rng, num_states, num_arms = np.random.default_rng(0), 40, 16
-    arms = np.linspace(0, 1, num_arms)
-    states = [{"seen": 0, "copy": copy} for copy in range(num_states) for _ in range(num_arms)]
-    actions = [Action(f'["ticket {number}"]') for number in range(num_arms)] * num_states
-    rollouts = Rollouts(LOTTERY)
-    rollouts.env = lottery(chances=tuple(arms))
-
-    def worth(outcomes):
-        means = np.array([arms[int(o.actions[0].text[9:-2])] for o in outcomes])
-        noisy = means + rng.normal(0, 0.3, len(means))
-        return np.stack([means, noisy], axis=1)
-
-    scores = Plays(rollouts, states, actions, 0).means(num_arms, worth)[:, 1]
-    scores = scores.reshape(num_states, num_arms)
-    per_arm = rollouts.tally["num_plays"] / scores.size
-    equal = arms + rng.normal(0, 0.3 / np.sqrt(per_arm), scores.shape)
-    right = {
-        name: np.mean((rows.argmax(1) == num_arms - 1) & (rows.argmin(1) == 0))
-        for name, rows in {"halving": scores, "equal": equal}.items()
-    }
-    assert right["halving"] > right["equal"] + 0.05
-    assert per_arm <= PLAYS_PER_COMPLETION + 1
 
 
 def test_without_a_model_a_second_play_tells_whether_there_are_dice():

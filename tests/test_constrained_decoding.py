@@ -25,7 +25,7 @@ from lactchain.errors import DataError
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.cascade import RowCache
 from lactchain.models.generation.decoding import Decoder
-from lactchain.models.generation.enumeration import chain_tree, token_tree
+from lactchain.models.generation.enumeration import chain_tree
 from lactchain.types import ChainGrammar
 
 
@@ -123,20 +123,6 @@ def test_one_row_is_held_where_none_fits():
     decoder, _ = constrained()
     together, narrow = (decoder.enumerate(PROMPTS, budget)[1] for budget in (None, 1))
     np.testing.assert_allclose(narrow, together, atol=1e-6)
-
-
-def test_each_completion_of_a_list_is_a_path_through_its_tree():
-    completions, tokens = [(4, 9), (4, 5, 9), (6, 9)], [4, 5, 6, 9]
-    tree = token_tree(completions, tokens)
-    assert tree.targets.shape == (4, 4)  # the beginnings: none, 4, 4 5, and 6
-    for number, completion in enumerate(completions):
-        node = 0
-        for token in completion:
-            node = tree.targets[node, tokens.index(token)]
-        assert ~node == number
-    assert tree.room() == (1, 2)  # only the first token has two ways on; the next level has one
-    with pytest.raises(ValueError, match="none that begins another"):
-        token_tree([(4,), (4, 5)], [4, 5])
 
 
 @pytest.mark.parametrize("max_chain_length", [1, 2])

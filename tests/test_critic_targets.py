@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import torch
 from training_setups import (
-    NUM_UPDATES,
     STATES,
     chain_of,
     changed,
     episodes,
     make_critic,
     open_run,
-    train_here,
 )
 
 from lactchain.config.settings import CriticConfig
@@ -182,10 +180,3 @@ def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(tiny, run_
         train(trainer)
     assert len(seen) == 3
     assert not torch.equal(seen[0], seen[1])
-
-
-def test_targets_without_bootstrap_are_computed_once_and_not_stored(tiny, run_dir):
-    options = {"lora": True, "terminated": True}
-    train_here("critic", tiny, run_dir, options)
-    folder = run_dir / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
-    assert not (folder / "targets.safetensors").exists()

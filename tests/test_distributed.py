@@ -80,14 +80,6 @@ def test_a_launcher_that_starts_one_of_two_is_refused(worker, run_dir):
     assert not run_dir.exists()
 
 
-def test_a_plain_process_is_alone():
-    assert (distributed.rank(), distributed.world_size()) == (0, 1)
-    assert distributed.is_main()
-    assert distributed.any_of(True) and not distributed.any_of(False)
-    distributed.check_launcher()
-    distributed.barrier()
-
-
 def test_a_rendezvous_of_a_cluster_is_not_mistaken(monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")

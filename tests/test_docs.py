@@ -1,7 +1,6 @@
 """What the pages say is what is there: links, paths, settings, commands, tables, code, the tree."""
 
 import inspect
-import json
 import os
 import re
 import runpy
@@ -15,13 +14,11 @@ from contextlib import nullcontext
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from xml.etree import ElementTree
 
 import gymnasium as gym
 import pytest
 import yaml
 from pages import BY_PATH, MANUAL, PAGES, README, RECORDS, ROOT, Page, names
-from run_folders import play, write_run
 from script_setups import SHAPE, config_class
 
 import lactchain
@@ -32,8 +29,6 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.strategies import STRATEGIES
 from lactchain.data.alarms import RULES
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.data.evaluations import EpisodeResult, write_episodes
-from lactchain.data.trajectories import write_trajectories
 from lactchain.environments import extractors
 from lactchain.errors import LactChainError
 from lactchain.stages.round_results import RoundResults
@@ -264,30 +259,6 @@ def test_python_code_runs_from_the_first_block_to_the_last(page, tmp_path, monke
 # --- what programs make --------------------------------------------------------------------------
 
 
-def test_the_picture_shows_the_farthest_state_that_was_failed_before_and_solved_after(tmp_path):
-    """The way to the goal of the first state is longer, and found neither before nor after."""
-    states = [{"x": 3, "y": 3, "orientation": 0, "goal_x": x, "goal_y": 0} for x in (0, 3)]
-    results = [EpisodeResult(state, n == 1, 1, 3, 8 - 5 * n) for n, state in enumerate(states)]
-    rounds = [
-        {"round": n, "success_rate": n / 2, "success_within_2_chains": n / 2} for n in range(2)
-    ]
-    config = {"environment": {"id": "lactchain/GridWorld-v0", "kwargs": {}}}
-    write_run(tmp_path / "run", config, 2, {"rounds": rounds})
-    write_episodes(tmp_path / "run/episodes.json", results)
-    env = lactchain.make_language_env(EnvironmentConfig())
-    for number, chain in enumerate(["[]", json.dumps(["move forward"] * 3)]):
-        stage = tmp_path / f"run/round_{number}/evaluation"
-        write_run(stage, config, 1, start=1000 * number)
-        played = [play(env, lambda _, chain=chain: chain, 0, state) for state in states]
-        write_trajectories(stage / "trajectories/0.parquet", played)
-    draw = runpy.run_path(str(ROOT / "docs/draw_quickstart.py"))["draw"]
-    picture = ElementTree.fromstring(draw(lactchain.open_run(tmp_path / "run")))
-    shown = "".join(map(str.strip, picture.itertext()))
-    assert "1. []2. []3. []... and so on, 16 completionsgoal not reached" in shown
-    assert "goal (3, 0)" in shown and "goal (0, 0)" not in shown
-    assert shown.endswith('"move forward"]goal reached')
-
-
 def test_files_of_all_folders_are_listed_or_those_of_one(monkeypatch, capsys):
     listed = []
     for words in ([], ["lactchain/functional/"]):
@@ -350,18 +321,6 @@ def test_public_names_are_there_and_at_home_in_one_module():
     assert {*lactchain.__all__} <= {*dir(lactchain)}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = lactchain.nothing
-
-
-def test_importing_the_package_registers_environments_and_loads_nothing_heavy():
-    code = """
-import sys, lactchain
-loaded = {"torch", "transformers", "trl", "datasets", "pyarrow"} & sys.modules.keys()
-import gymnasium
-print(sorted(loaded), gymnasium.make("lactchain/GridWorld-v0").spec.id)
-"""
-    command = [sys.executable, "-c", code]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert printed.stdout == "[] lactchain/GridWorld-v0\n"
 
 
 def test_the_citation_and_the_workflow_are_of_this_project():

@@ -9,7 +9,7 @@ from script_setups import GRID, config_of, run_here
 from lactchain.config.settings import ActorConfig, CriticConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import read_values
-from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
+from lactchain.data.exact_values import critic_against_exact, exact_policy
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.functional.random_streams import derive_seed
@@ -52,15 +52,6 @@ def test_exact_values_agree_with_play(actor, weights, discount_per, tmp_path):
     for number, earned in zip(numbers, returns, strict=True):
         error = np.std(earned) / np.sqrt(NUM_EPISODES)
         assert values.exact[number] == pytest.approx(np.mean(earned), abs=3 * error)
-
-
-def test_few_chains_and_listed_states_can_be_enumerated():
-    assert can_enumerate(make_language_env(GRID))
-    assert not can_enumerate(make_language_env(replace(GRID, max_chain_length=12)))
-    for part in ("states", "model"):
-        env = make_language_env(GRID)
-        env.view = replace(env.view, **{part: None})
-        assert not can_enumerate(env)
 
 
 def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weights, tmp_path):

@@ -12,10 +12,8 @@ from measuring import markdown
 from lactchain.config.settings import ActorConfig, RunConfig, TrainingConfig
 from lactchain.data.preferences import write_pairs
 from lactchain.errors import ConfigError
-from lactchain.models import families
 from lactchain.models.actor import LanguageActor
 from lactchain.models.families import FAMILIES, context_length
-from lactchain.models.generation import cascade
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import encode_completions, end_of_completion
@@ -91,14 +89,6 @@ def test_what_is_beyond_the_first_context_is_not_trained_on(tmp_path):
     )
     figures = train_simpo.main(config)
     assert figures["num_pairs"] == 2 and figures["num_dropped_rows"] == 1
-
-
-def test_a_window_that_is_left_out_is_seen(monkeypatch):
-    bench = benchmark.Bench(NAMES["Mistral 7B v0.1"])
-    monkeypatch.setattr(cascade, "shortest_window", lambda config: None)
-    assert bench.decoding() > 0.1
-    monkeypatch.setattr(families, "shortest_window", lambda config: None)
-    assert bench.simpo() > 0.1 and bench.values() > 0.1
 
 
 ENDS = {

@@ -6,14 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from fault_matrix import kills, programs  # noqa: E402
+from fault_matrix import kills  # noqa: E402
 
-from lactchain.config.settings import RunConfig  # noqa: E402
-from lactchain.runs.run import Run  # noqa: E402
 from lactchain.storage.files import atomic_write  # noqa: E402
 
 
@@ -47,32 +43,6 @@ def renamed_at_once(path):
 def test_a_loss_of_power_leaves_what_was_synced_and_anything_of_what_was_not(tmp_path):
     assert left_by(lambda path: atomic_write(path, "new"), tmp_path / "a") == {"new"}
     assert left_by(renamed_at_once, tmp_path / "b") >= {"old", "new", ""}
-
-
-@pytest.mark.parametrize("synced, ending", [(True, "equal"), (False, "lost")])
-def test_a_result_whose_name_was_not_synced_is_found_to_be_lost(
-    synced, ending, tmp_path, monkeypatch
-):
-    program = programs.Program("p", "p", lambda *_: None, tmp_path)
-
-    def finish(run_dir):
-        with Run.open(run_dir, RunConfig()) as run:
-            run.finish({"loss": 1.0})
-
-    end = kills.record(program.place, tmp_path / "recording")
-    if not synced:  # the program syncs nothing
-        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    finish(program.place)
-    end()
-    found = kills.pickle.loads((tmp_path / "recording").read_bytes())  # noqa: S301  - just written
-    undisturbed = programs.Undisturbed(programs.digest(program.place), "", 0.0)
-    monkeypatch.setattr(kills, "recorded_run", lambda _: found)
-    for module in (kills, programs):
-        monkeypatch.setattr(module, "undisturbed", lambda *_: undisturbed)
-    monkeypatch.setattr(programs.Program, "start", lambda program, run_dir: finish(run_dir))
-    monkeypatch.setattr(kills, "ended", lambda _: 0)
-    endings = {kills.cut(program, 7 * seed, tmp_path).ending for seed in range(8)}
-    assert ending in endings and (not synced or endings == {"equal"})
 
 
 SPRUNG = """

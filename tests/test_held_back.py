@@ -45,7 +45,7 @@ from lactchain.stages.train_critic import critic_figures
 from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.trainers.critic import EpisodeTable
 from lactchain.types import FunctionPolicy
-from lactchain_extras.explorer.summary import Share, summarise
+from lactchain_extras.explorer.summary import summarise
 from lactchain_extras.stages.make_offline_data import region_episodes
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
@@ -291,21 +291,6 @@ def test_the_report_does_not_take_a_sample_of_start_states_for_all(tmp_path, dra
     write_episodes(tmp_path / "run" / "episodes.json", results)
     (sentence,) = summarise(open_run(tmp_path / "run")).sentences[-1:]
     assert sentence.startswith(said) and ("95" in sentence) == (drawn is not None)
-
-
-def test_the_report_has_a_row_for_each_part(tmp_path):
-    results = [
-        EpisodeResult({}, True, num_chains=1, num_actions=2, shortest=2),
-        EpisodeResult({}, False, num_chains=4, num_actions=9, shortest=2, held_back=True),
-    ]
-    write_run(tmp_path / "run", {}, 1)
-    write_episodes(tmp_path / "run" / "episodes.json", results)
-    rows = summarise(open_run(tmp_path / "run")).rounds
-    names = ["evaluation", "evaluation, practised", "evaluation, held back"]
-    assert [row.name for row in rows] == names
-    assert [row.solved for row in rows] == [Share(1, 2), Share(1, 1), Share(0, 1)]
-    write_episodes(tmp_path / "run" / "episodes.json", results[:1])
-    assert len(summarise(open_run(tmp_path / "run")).rounds) == 1
 
 
 # --- the whole recipe ----------------------------------------------------------------------------

@@ -79,17 +79,6 @@ def prepare(tmp_path):
     return run
 
 
-def test_a_run_can_tell_where_its_weights_come_from(offer, tmp_path):
-    packaged = offer("carrier/tiny.gguf")
-    fetching.prepare_package(tmp_path / "made", packaged)
-    told = base_models.described(str(tmp_path / "made"))
-    assert told["made_from"]["package"] == "carrier==1.0"
-    assert told["quantisation"] == "Q8_0, dequantised"
-    weights = tmp_path / "made/model.safetensors"
-    assert told["sha256"] == {"model.safetensors": sha256(weights)}
-    assert base_models.described(str(tmp_path / "index")) == {"name": str(tmp_path / "index")}
-
-
 def test_a_gguf_in_a_package_becomes_a_folder_that_says_where_it_came_from(offer, prepare, caplog):
     caplog.set_level("INFO", "lactchain")
     packaged = offer("carrier/tiny.gguf")

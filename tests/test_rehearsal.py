@@ -18,14 +18,6 @@ def test_a_rehearsal_has_every_stage_with_a_configuration_for_the_large_models()
     assert {stage.script for stage in rehearsal.STAGES} == stages
 
 
-def test_learning_rates_grow_as_the_width_shrinks():
-    (stage,) = (stage for stage in rehearsal.STAGES if stage.script == "train_simpo")
-    words = rehearsal.command(stage, processes=1)
-    preset = dict(rehearsal._learning_rates("train_simpo"))["training.learning_rate"]
-    rate = float(words[words.index("--training.learning_rate") + 1])
-    assert rate == pytest.approx(preset * 4096 / rehearsal.WIDTH)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """Where the models are built once for all rehearsals."""

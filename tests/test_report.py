@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 from explorer_runs import GridRun, unpack
-from run_folders import HOSTILE, hostile_trajectory, write_run, write_text_run, write_wordle_run
+from run_folders import HOSTILE, hostile_trajectory, write_run, write_text_run
 
 from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import write_episodes
@@ -24,7 +24,6 @@ from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import render, write_report
-from lactchain_extras.explorer.rollout_tables import Ways
 from lactchain_extras.explorer.summary import state_label, summarise
 
 SHOWN = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
@@ -123,19 +122,6 @@ def test_steps_are_valued_by_the_critic_of_their_own_round(run, page):
         first += count
 
 
-def test_recorded_answers_are_those_of_the_round(run, page):
-    answers, states = page.table("answers"), page.table("states")
-    assert len(answers["round"]) == 3 * 288
-    known = {json.dumps(state, sort_keys=True): n for n, state in enumerate(run.states)}
-    columns = (answers[name] for name in ("round", "state", "value", "optimal"))
-    for number, state, value, optimal in zip(*columns, strict=True):
-        row = known[states["state"][state]]
-        assert optimal == pytest.approx(run.optimal[row], rel=1e-5)
-        expected = run.values[number][row] if number else None
-        assert value == (expected if expected is None else pytest.approx(expected, rel=1e-5))
-    assert len(page.table("candidates")["round"]) == 3 * (3 * 288 + 36)
-
-
 def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(run, tmp_path):
     folder = shutil.copytree(run.directory, tmp_path / "run")
     recorded = page_of(folder).table("answers")
@@ -186,16 +172,6 @@ def test_pairs_are_whole_with_their_ways(run, page):
     assert [way != [] for way in pairs["rejected_way"]] == legal  # what is no chain leads nowhere
     dropped = page.table("dropped")
     assert dropped["count"][dropped["reason"].index("margin")] == 3
-
-
-def test_a_way_ends_at_the_goal(run):
-    ways = Ways(run.env)
-    state = {"x": 0, "y": 0, "orientation": 1, "goal_x": 1, "goal_y": 0}
-    onwards = run.env.grammar.render([0, 0, 1])
-    forward = run.env.grammar.action_names.index("move forward")
-    assert ways.way(state, run.env.grammar.render([forward] * 3)) == [[1, 0, 1]]
-    assert ways.way({"x": "?"}, onwards) is None and ways.way(None, onwards) is None
-    assert Ways(None).way(state, onwards) is None
 
 
 def test_of_very_many_episodes_the_failures_come_first_and_the_page_says_so(run, monkeypatch):
@@ -276,15 +252,6 @@ def test_hostile_text_anywhere_does_not_leave_its_place(tmp_path):
 def test_a_screen_that_there_is_not_is_refused(run):
     with pytest.raises(ValueError, match="screen: expected one of .*summary.*, got 'film'"):
         render(open_run(run.directory), screen="film")
-
-
-def test_games_of_wordle_show_coloured_letters(tmp_path):
-    run = write_wordle_run(tmp_path / "run")
-    states = page_of(run).table("states")
-    games = [json.dumps(t.infos[-1]["state"], sort_keys=True) for t in open_run(run).trajectories]
-    won, lost = (states["marks"][states["state"].index(game)] for game in games)
-    assert [mark[2] for mark in won][-5:] == ["hit"] * 5
-    assert [mark[2] for mark in lost].count("struck") == 5  # of six guesses one was a word
 
 
 @pytest.mark.parametrize("name", ["values.json", "episodes.json", "summary.json"])

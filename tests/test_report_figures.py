@@ -24,7 +24,6 @@ from lactchain.data.evaluations import (
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import open_run
-from lactchain.storage.manifests import write_run_file
 from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.markup import escape
 from lactchain_extras.explorer.report import write_report
@@ -96,14 +95,6 @@ def test_episodes_that_repeat_each_other_do_not_make_a_rate_surer(tmp_path):
     )
 
 
-def test_minutes_are_those_of_the_runs_own_clock_and_unknown_of_one_record(tmp_path):
-    write_run(tmp_path / "one", {}, 1)
-    write_run_file(tmp_path / "one", {"worked": {"wall_seconds": 1289.0}})
-    assert open_run(tmp_path / "one").minutes == pytest.approx(1289 / 60)
-    write_run(tmp_path / "two", {}, 1, {})
-    assert open_run(tmp_path / "two").minutes is None
-
-
 @given(st.lists(st.one_of(st.none(), st.integers(-9, 9), st.text(max_size=3))))
 def test_tables_come_back_as_they_were(mixed):
     assert unpack(pack({"mixed": mixed})) == {"mixed": mixed}
@@ -115,11 +106,6 @@ def test_numbers_in_tables_keep_six_digits(lists):
     assert [len(row) for row in again] == [len(row) for row in lists]
     for row, before in zip(again, lists, strict=True):
         assert row == pytest.approx(before, rel=1e-5)
-
-
-def test_columns_of_unequal_length_are_refused():
-    with pytest.raises(ValueError, match="columns: expected columns of one length"):
-        pack({"a": [1], "b": []})
 
 
 def test_r2_and_rmse_by_hand():

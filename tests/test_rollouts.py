@@ -22,13 +22,12 @@ from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.errors import ConfigError, EnvironmentFault, Interrupted, ServerError
+from lactchain.errors import ConfigError, EnvironmentFault, ServerError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.models.actor import LanguageActor
 from lactchain.storage.manifests import manifest_beside
 from lactchain.types import Action
 
-FOUR = EnvironmentConfig(template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
 NEAR = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
 FAR = NEAR | {"orientation": 2}
 
@@ -186,22 +185,6 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
     assert f"{paths[2]}: is made again ({manifest_beside(paths[2])}" in caplog.text
     assert tally_again["num_chains"] == tally["num_chains"] == sum(map(len, first))
     assert rollouts.tally["num_chains"] == sum(map(len, first[8:32]))
-
-
-def test_a_signal_stops_between_completions_and_keeps_finished_shards(tmp_path, monkeypatch):
-    env = make_language_env(GRID)
-    episodes = sampled_episodes(env, 40, seed=0)
-    policy = RandomChains(env.grammar)
-    whole, _ = Rollouts(GRID).collect(policy, episodes, tmp_path / "whole", shard_size=8)
-    asked = iter([0] * 20)
-    monkeypatch.setattr("lactchain.data.parquet.stop_requested", lambda: next(asked, 15))
-    with pytest.raises(Interrupted, match="give the same command to go on") as stop:
-        Rollouts(GRID, num_envs=2).collect(policy, episodes, tmp_path / "cut", shard_size=8)
-    assert stop.value.exit_code == 143
-    assert 0 < len(list((tmp_path / "cut").glob("*.parquet"))) < 5
-    monkeypatch.undo()
-    resumed, _ = Rollouts(GRID, num_envs=2).collect(policy, episodes, tmp_path / "cut", 8)
-    assert resumed == whole
 
 
 # --- figures -------------------------------------------------------------------------------------

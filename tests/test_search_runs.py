@@ -76,11 +76,6 @@ def uncut(request, tmp_path_factory):
     return request.param, folder, run(folder, **request.param)
 
 
-def test_another_seed_is_another_search(tmp_path, uncut):
-    subject, _, whole = uncut
-    assert run(tmp_path, run=RunConfig(run_dir=str(tmp_path / "run"), seed=1), **subject) != whole
-
-
 @pytest.mark.parametrize("where", [("train", 3), ("evaluate", 2), ("evaluate", 4)])
 def test_a_search_that_was_cut_in_a_generation_goes_on_exactly(tmp_path, monkeypatch, uncut, where):
     subject, folder, whole = uncut

@@ -33,12 +33,6 @@ def together(monkeypatch):
     monkeypatch.setattr(distributed, "POLL_SECONDS", 0.001)
 
 
-def test_a_process_that_is_alone_gets_all_pieces_in_order():
-    with Shares(4) as shares:
-        assert [(number, shares.finish()) for number in shares] == [(0, 1), (1, 2), (2, 3), (3, 4)]
-        shares.wait(lambda finished: pytest.fail("nobody to wait for"))
-
-
 def test_whoever_is_free_claims_the_next_piece_and_the_others_wait(together):
     """One process is busy with its first piece until the other has done all the rest."""
     made, seen, rest_is_done = {"slow": [], "fast": []}, [], threading.Event()

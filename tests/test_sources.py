@@ -14,7 +14,7 @@ from lactchain.config.settings import ActorConfig
 from lactchain.config.token_values import ValueConfig
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.sources import open_pairs, open_trajectories
-from lactchain.data.trajectories import read_trajectories, to_table, write_trajectories
+from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
@@ -77,19 +77,6 @@ def test_an_ending_needs_no_last_observation_and_a_cut_does(tmp_path):
         open_trajectories(write([ended | {"terminated": False}], tmp_path, "jsonl"))
 
 
-def test_files_of_ours_are_read(tmp_path):
-    pairs = [PreferencePair("x", "a", "b", (1, 2), (3,), 1.0, 0.0)]
-    write_pairs(tmp_path / "pairs/0.parquet", pairs)
-    assert open_pairs(tmp_path / "pairs") == pairs
-    played = episodes()
-    write_trajectories(tmp_path / "played/0.parquet", played)
-    assert open_trajectories(tmp_path / "played") == played
-    Dataset(to_table(played)).save_to_disk(tmp_path / "saved")
-    assert open_trajectories(tmp_path / "saved") == played
-    with pytest.raises(DataError, match="none"):
-        open_pairs(tmp_path / "none")
-
-
 def test_a_lost_file_or_manifest_of_ours_is_missed(tmp_path):
     with open_run(tmp_path / "run") as run:
         for number in range(3):
@@ -141,12 +128,6 @@ def test_what_is_missing_is_named_in_one_line(tmp_path, kind):
     rows = [{"observations": ["x"], "actions": ["a"], "rewards": [1.0]}]
     with pytest.raises(DataError, match="completions, terminated missing, rename or add"):
         open_trajectories(write(rows, tmp_path / "played", kind))
-
-
-def test_a_line_that_is_no_json_is_named(tmp_path):
-    (tmp_path / "bad.jsonl").write_text('{"prompt": 1}\nnot json\n')
-    with pytest.raises(DataError, match=r"bad.jsonl: line 2 is no JSON object"):
-        open_pairs(tmp_path / "bad.jsonl")
 
 
 def test_a_conversation_is_a_prompt_by_the_chat_template_alone(weights, tmp_path):

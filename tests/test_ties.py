@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lactchain.data.preferences import Candidates, has_spread, make_pairs
-from lactchain.functional.ties import best_of, is_greatest, levelled
+from lactchain.functional.ties import best_of
 from lactchain.types import Action
 
 ROUNDING = 3e-7
@@ -18,21 +18,6 @@ def test_the_best_is_the_greatest_and_of_equals_the_shortest_and_of_those_the_fi
     assert best_of(scores, np.stack([lengths[::-1], lengths])).tolist() == [0, 2]
     assert best_of(1000 * scores, lengths).tolist() == [1, 2]
     assert best_of(np.full((1, 3), -np.inf), np.array([3, 2, 2])).tolist() == [1]
-
-
-def test_the_tolerance_is_a_share_of_the_greatest():
-    assert is_greatest(np.array([1e6, 1e6 - 1, 1e6 - 20])).tolist() == [True, True, False]
-    assert is_greatest(np.array([[0.0], [-1e-8]]), axis=0, tolerance=1e-9).tolist() == [
-        [True],
-        [False],
-    ]
-
-
-def test_equal_scores_become_the_same_number_and_others_stay():
-    scores = np.array([0.5, 1.0, 0.5 + ROUNDING, -3.0, np.nan, 1.0 - ROUNDING])
-    expected = [0.5 + ROUNDING, 1.0, 0.5 + ROUNDING, -3.0, np.nan, 1.0]
-    np.testing.assert_array_equal(levelled(scores), expected)
-    assert levelled(np.array([])).size == 0
 
 
 def test_a_pair_does_not_depend_on_the_last_bit_of_a_mean():

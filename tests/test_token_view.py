@@ -113,10 +113,3 @@ def test_long_episodes_do_not_underflow():
     targets = monte_carlo_targets(view, gamma=0.9)
     np.testing.assert_allclose(targets.reward[0], -1 / (1 - 0.9**3))
     assert np.isfinite(targets.reward).all()
-
-
-def test_groups_are_prompts_or_episodes():
-    view = token_view([ENDED, CUT, replace(ENDED, seed=1)], TEMPLATE, TOKENIZER)
-    targets = one_step_targets(view, 0.9)
-    assert [g.tolist() for g in targets.groups("episode")] == [[0, 1], [2, 3], [4, 5]]
-    assert [g.tolist() for g in targets.groups("prompt")] == [[0, 3, 4], [1, 2, 5]]

@@ -87,22 +87,6 @@ def test_sampling_is_uniform_and_of_each_members_own():
     np.testing.assert_allclose(counts / 8000, 0.25, atol=0.02)
 
 
-def test_states_are_put_back_whole():
-    buffer, other = ring(), ring()
-    buffer.add(transitions([1, 2, 3, 4, 5, 6, 7], ended=(4,)))
-    other.load_state_dict(buffer.state_dict())
-    for ring_ in (buffer, other):
-        ring_.add(transitions([8]))
-    assert_alike(buffer, other)
-
-
-def test_observations_keep_their_kind():
-    buffer = ReplayBuffer(1, 4, spaces.Box(0, 255, (2, 2, 3), np.uint8), spaces.Box(-1, 1, (2,)))
-    state = buffer.state_dict()
-    assert state["observations"].dtype == np.uint8 and state["observations"].shape[2:] == (2, 2, 3)
-    assert state["actions"].dtype == np.float32 and state["actions"].shape[2:] == (2,)
-
-
 # --- files --------------------------------------------------------------------------------------
 
 

@@ -130,6 +130,41 @@ def test_returns_are_those_of_the_episodes_and_members_of_a_group_begin_alike(mi
         assert success == (earned > 0) and earned <= 0.875
 
 
+def gradient(model, loss):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+
+
+def by_hand(model, batch):
+    """The mean over what the model said of A times the gradient of log π."""
+    total, count = 0.0, 0
+    for n, ids in enumerate(batch["completion_ids"]):
+        given = batch["prompt_ids"][n][batch["prompt_mask"][n] == 1]
+        ids = ids[batch["completion_mask"][n] == 1]
+        said = batch["tool_mask"][n][: len(ids)]
+        logits = model(torch.cat([given, ids])[None]).logits[0, len(given) - 1 : -1]
+        log_p = logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+        total = total - (batch["advantages"][n] * log_p * said).sum()
+        count += said.sum()
+    return gradient(model, total / count)
+
+
+def test_gradients_of_episodes_of_several_turns_are_those_of_what_the_model_said(mistral, tmp_path):
+    torch.manual_seed(0)
+    trainer = GRPOTrainer(
+        copy.deepcopy(mistral[0]), episode_return, settings(tmp_path, loss_type="dapo"),
+        Dataset.from_list(tasks(GRID)), processing_class=mistral[1], rollout_func=rollout(GRID, 16),
+    )  # fmt: skip
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    rows = [dict(row) for row in list(trainer.train_dataset)[::12] for _ in range(8)]
+    batch = trainer._generate_and_score_completions(rows)
+    own = gradient(trainer.model, trainer._compute_loss(trainer.model, batch))
+    assert batch["advantages"].abs().max() > 0.5 and (batch["tool_mask"] == 0).any()
+    expected = by_hand(trainer.model, batch)
+    assert torch.linalg.norm(own - expected) < 1e-3 * torch.linalg.norm(expected)
+
+
 # --- by tool calls -------------------------------------------------------------------------------
 
 
