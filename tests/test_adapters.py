@@ -76,14 +76,6 @@ def test_an_adapter_comes_back_bit_for_bit(config, adapter):
     assert torch.equal(other.eval()(IDS).logits, expected(IDS).logits)
 
 
-def test_training_goes_on_from_an_adapter(config, adapter):
-    model, _ = load_actor(replace(config, adapter=str(adapter)), trainable=True)
-    names = {n for n, w in model.named_parameters() if w.requires_grad}
-    assert names == {n for n, w in trained(config).named_parameters() if w.requires_grad}
-    model(IDS, labels=IDS).loss.backward()
-    assert all(w.grad.any() for n, w in model.named_parameters() if n in names)
-
-
 def test_the_same_adapter_is_the_same_bytes_in_every_process(config, adapter, tmp_path):
     """Sets of names have another order in each; of the base model it holds nothing."""
     save_adapter(load_actor(replace(config, adapter=str(adapter)))[0], tmp_path / "again")

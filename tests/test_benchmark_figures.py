@@ -1,17 +1,12 @@
 """The figures that benchmarks share, by hand."""
 
-import sys
-from pathlib import Path
-
+import lmrl
+import measuring
 import numpy as np
+import peer_report
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import lmrl  # noqa: E402
-import measuring  # noqa: E402
-import peer_report  # noqa: E402
-
-from lactchain.types import Action, Trajectory  # noqa: E402
+from lactchain.types import Action, Trajectory
 
 
 def test_the_interval_of_a_mean_is_students():

@@ -229,15 +229,6 @@ def test_copies_of_a_chain_are_worth_the_same_and_take_no_room():
     assert peak < 8e6  # 20 MB for the rows alone, each for itself
 
 
-def test_optima_of_a_world_that_is_made_again_are_remembered():
-    lake, again = (tabular_model(gym.make("FrozenLake-v1")) for _ in range(2))
-    assert lake == again and best_chains(lake, 2, 0.9) is best_chains(again, 2, 0.9)
-    dry = tabular_model(gym.make("FrozenLake-v1", success_rate=0.9))
-    assert dry != lake and (best_within(dry, 9, 2)[0] > best_within(lake, 9, 2)[0]).all()
-    with pytest.raises(ValueError, match="read-only"):
-        best_within(lake, 9, 2)[1][:] = 0.0
-
-
 @pytest.mark.parametrize(
     ("env_id", "changes"),
     [

@@ -1,11 +1,13 @@
 """Every shipped configuration is one of its script, and says what the others of its kind say."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from baseline_measurements import ZOO_PUBLISHED
+from baselines import PUBLISHED_RETURNS
+from random_models import SHAPES
 from script_setups import config_class
 from test_prompting import MISTRAL, sentencepiece_like
 
@@ -21,10 +23,6 @@ from lactchain.stages.world_facts import measure_world
 from lactchain_extras.memory import memory_of
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-from baseline_measurements import ZOO_PUBLISHED  # noqa: E402
-from baselines import PUBLISHED_RETURNS  # noqa: E402
-from random_models import SHAPES  # noqa: E402
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 CLASSIC = {"train_cql", "train_ddpg", "train_dqn", "train_ppo"}  # no language model, one size
@@ -67,21 +65,6 @@ def test_a_script_has_no_more_settings_than_people_can_read(script):
     known = {*keys(config_class(script))}
     parts = {key.rpartition(".")[0] for key in known}
     assert len(known - parts) <= MOST_SETTINGS[script]
-
-
-def test_large_stages_refill_idle_places_and_classic_runs_are_saved_with_each_evaluation():
-    whole, critic = load(f"run_pipeline/{LARGE}"), load(f"train_critic/{LARGE}")
-    for collect in (
-        whole.critic.collect,
-        critic.collect,
-        load(f"collect_rollouts/{LARGE}").collect,
-    ):
-        assert collect.shard_size > collect.num_envs
-    assert not whole.critic.compare_with_exact and not critic.compare_with_exact
-    for file in FILES:
-        if file.parent.name in CLASSIC:
-            loop = load(f"{file.parent.name}/{file.stem}").loop
-            assert loop.save_every_steps == loop.eval_every_steps, file
 
 
 @pytest.mark.parametrize("name", ZOO_PUBLISHED)

@@ -8,18 +8,15 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 from run_setups import launched, start
 from script_setups import config_of, run_here
 
-from lactchain.errors import Interrupted
 from lactchain.runs import progress
 from lactchain.runs.console import GrowingTable, console, plain, table
 from lactchain.runs.progress import Step, live_line, under_way
-from lactchain.stages.rounds import Rounds
 from lactchain.stages.run_pipeline import command
 from lactchain.storage.files import in_bytes, size_of
 from lactchain_extras import films
@@ -185,19 +182,6 @@ def test_a_pipeline_prints_its_rounds_one_table_and_what_to_do_next(
     run_here("run_pipeline", config)
     again = capsys.readouterr().out  # a finished run says it once more
     assert again.count("┏") == 1 and commands[1] in again
-
-
-def test_the_actor_has_its_name_as_soon_as_there_is_one(weights, tmp_path, monkeypatch):
-    def stop(rounds: Rounds, number: int) -> None:
-        raise Interrupted(15, f"in round {number}")
-
-    monkeypatch.setattr(Rounds, "train_critic", stop)
-    config = config_of("run_pipeline", weights, tmp_path / "run")
-    with pytest.raises(Interrupted, match="in round 1"):
-        run_here("run_pipeline", config)
-    assert Path(os.readlink(tmp_path / "run/actor")) == Path("warm_start/actor")
-    assert (tmp_path / "run/actor/model.safetensors").is_file()
-    assert not os.path.lexists(tmp_path / "run/critic")
 
 
 def test_a_command_is_of_the_kind_that_was_given(monkeypatch):

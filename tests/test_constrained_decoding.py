@@ -25,7 +25,6 @@ from lactchain.errors import DataError
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.cascade import RowCache
 from lactchain.models.generation.decoding import Decoder
-from lactchain.models.generation.enumeration import chain_tree
 from lactchain.types import ChainGrammar
 
 
@@ -131,17 +130,6 @@ def test_the_shortest_chains_can_be_enumerated_without_any_prompt(max_chain_leng
     completions, probabilities = decoder.enumerate([])
     assert sorted(completions) == sorted(legal_completions(reader.grammar, TOKENIZER))
     assert probabilities.shape == (0, len(completions))
-
-
-def test_an_enumeration_reads_each_text_of_the_tree_once(monkeypatch):
-    model, fed = make_model(), []
-    automaton = build_automaton(ChainGrammar(ACTIONS, max_chain_length=4), TOKENIZER)
-    decoder = Decoder(model, TOKENIZER.eos_token_id, PREFIX, automaton=automaton)
-    model.model.register_forward_pre_hook(
-        lambda module, args, kwargs: fed.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
-    decoder.enumerate(PROMPTS, budget=200_000)
-    assert sum(fed) == len(PROMPTS) * len(chain_tree(automaton).states) and len(fed) > 20
 
 
 def test_forced_tokens_are_fed_together():

@@ -13,10 +13,9 @@ from transformers import (
     AutoTokenizer,
 )
 
-from lactchain.config.settings import CriticConfig, PlayerConfig, RunConfig
+from lactchain.config.settings import CriticConfig, RunConfig
 from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.models.runtime import quiet
-from lactchain.runs.preflight import look_up
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.judging import RewardModel
 from lactchain_extras.stages import export
@@ -65,14 +64,6 @@ def test_a_critic_that_computes_no_numbers_is_not_exported(weights, tmp_path, fo
     critic.save(tmp_path / "critic")
     with pytest.raises(NonFiniteError, match="the critic computes NaN or infinities"):
         export_critic(tmp_path / "critic", tmp_path / "model", form)
-
-
-def test_the_actor_is_not_looked_for_where_a_critic_is_exported(tmp_path):
-    actor = PlayerConfig("runs/nothing")
-    config = ExportConfig(actor=actor, critic=str(tmp_path))
-    assert look_up(config) == config
-    with pytest.raises(DataError, match=r"actor\.model: runs/nothing: no such folder"):
-        look_up(ExportConfig(actor=actor))
 
 
 def test_a_value_model_has_the_value_of_every_beginning_of_a_text(weights, tmp_path):

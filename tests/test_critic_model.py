@@ -16,7 +16,6 @@ from lactchain.functional.tokens import pool
 from lactchain.models.adapters import ADAPTER_RECORD
 from lactchain.models.critic import EmbeddingCritic, resolve_pooling
 from lactchain.models.headed import at_stored_precision
-from lactchain.types import Critic
 
 TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]
 LORA = LoraSettings(r=2, alpha=4)
@@ -40,13 +39,6 @@ def perturbed(critic: EmbeddingCritic, seed: int = 0) -> EmbeddingCritic:
 def trained(config, seed: int = 0, **kwargs) -> EmbeddingCritic:
     torch.manual_seed(seed)
     return perturbed(EmbeddingCritic.from_config(config, trainable=True, **kwargs), seed)
-
-
-def test_it_is_a_critic_and_a_new_one_values_everything_at_zero(config):
-    critic = EmbeddingCritic.from_config(config())
-    assert isinstance(critic, Critic)
-    assert np.array_equal(critic.values(TEXTS), np.zeros(4, np.float32))
-    assert not any(weight.requires_grad for weight in critic.parameters())
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])

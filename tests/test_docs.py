@@ -3,7 +3,6 @@
 import inspect
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -37,9 +36,6 @@ from lactchain.stages.round_results import RoundResults
 FOLDERS = "lactchain|scripts|configs|docs|benchmarks|notebooks|recipes|tests"
 SCRIPTS = {file.stem for file in (ROOT / "scripts").glob("*.py")}
 PROMPTS, RUNS = BY_PATH["docs/prompts.md"], BY_PATH["docs/runs.md"]
-
-
-# --- links, paths, settings ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES + RECORDS, ids=str)
@@ -229,9 +225,6 @@ def test_every_reason_of_a_refused_completion_is_listed_with_one():
         assert refused.reason == reason.strip("`")
 
 
-# --- code ----------------------------------------------------------------------------------------
-
-
 IN_OTHER_TESTS = "docs/notebook.md", "docs/ecosystems.md"  # they need a pipeline, and servers
 WITH_CODE = [p for p in PAGES if p.blocks("python") and p.path not in IN_OTHER_TESTS]
 
@@ -254,19 +247,6 @@ def test_python_code_runs_from_the_first_block_to_the_last(page, tmp_path, monke
         assert lactchain.open_run("runs/train_weighted").summary == module.summary
         assert "my/CorridorText-v0, seed" in capsys.readouterr().out
         assert page.blocks("python")[0].count("\n") < 40
-
-
-# --- what programs make --------------------------------------------------------------------------
-
-
-def test_files_of_all_folders_are_listed_or_those_of_one(monkeypatch, capsys):
-    listed = []
-    for words in ([], ["lactchain/functional/"]):
-        monkeypatch.setattr(sys, "argv", ["code_map.py", *words])
-        runpy.run_path(str(ROOT / "docs/code_map.py"), run_name="__main__")
-        listed.append(capsys.readouterr().out)
-    assert "\nlactchain_extras/wordle/\n" in listed[0] and "  code_map.py" in listed[0]
-    assert listed[1] in listed[0] and listed[1].startswith("lactchain/functional/\n")
 
 
 # --- the tree, the package, and what tools of other people read ----------------------------------

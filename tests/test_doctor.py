@@ -4,12 +4,12 @@ import json
 from itertools import count
 
 import pytest
-from engine_stand_in import Engine, Script, Silent, answer, serving
+from engine_stand_in import Engine, Script, answer, serving
 from script_setups import GRID
 from serving_setups import GRAMMAR
 
 from lactchain.config.settings import PlayerConfig
-from lactchain.errors import Interrupted, ServerError
+from lactchain.errors import ServerError
 from lactchain_extras.stages.doctor import DoctorConfig, main
 
 
@@ -122,10 +122,3 @@ def test_of_a_server_that_knows_texts_alone_less_is_asked(weights, capsys):
         with pytest.raises(ServerError, match=r"all of 2 checks to pass, 1 did not \(seeds\)"):
             main(config)
     assert "'answer 0', text alone" in capsys.readouterr().out
-
-
-def test_a_signal_is_no_finding(weights, monkeypatch, capsys):
-    monkeypatch.setattr("lactchain.runs.process._requested_signal", 15)
-    with serving(Silent([])) as server, pytest.raises(Interrupted) as stop:
-        visited(server, weights / "actor")
-    assert stop.value.exit_code == 143 and "AMISS" not in capsys.readouterr().out

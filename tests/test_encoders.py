@@ -261,9 +261,6 @@ def test_a_bert_of_a_masked_language_model_has_the_same_trunk(bert, tmp_path):
     assert all(torch.equal(of_language_model[name], saved[name]) for name in saved)
 
 
-# --- what cannot work ----------------------------------------------------------------------------
-
-
 def test_an_encoder_decoder_is_refused_by_name(bert, tmp_path):
     build_bert(tmp_path, BertModel)
     T5Config(vocab_size=64).save_pretrained(tmp_path)
@@ -277,9 +274,6 @@ def test_texts_too_long_for_an_encoder_are_refused_before_play(length, bert, tin
     with pytest.raises(ConfigError, match=r"critic.max_length: expected 3 to 64 .*, got"):
         run_here("train_critic", config_of("train_critic", tiny, run_dir, critic=critic))
     assert not (run_dir / "trajectories").exists()
-
-
-# --- Q(s, chain) ---------------------------------------------------------------------------------
 
 
 def test_a_critic_of_chains_learns_which_completion_is_better_and_ranks_pairs(tiny, tmp_path):

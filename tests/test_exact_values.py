@@ -16,8 +16,6 @@ from lactchain.functional.random_streams import derive_seed
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.runs.run import Run
-from lactchain.stages import train_critic
-from lactchain.stages.rounds import Rounds
 from lactchain.stages.train_critic import measure_values
 
 NUM_EPISODES = 150
@@ -64,19 +62,6 @@ def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weigh
     env = make_language_env(GRID)
     texts = [env.reset(options={"state": state})[0] for state in values.states]
     np.testing.assert_allclose(values.critic, critic.values(texts), atol=1e-6)
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_a_pipeline_compares_in_its_first_round_if_at_all(wanted, weights, tmp_path, monkeypatch):
-    config = config_of("run_pipeline", weights, tmp_path / "run", tiny=None)
-    config = replace(config, critic=replace(config.critic, compare_with_exact=wanted))
-    asked = []
-    monkeypatch.setattr(train_critic, "main", lambda stage: asked.append(stage) or {})
-    with Run.of(config) as run:
-        rounds = Rounds(config, run)
-        rounds.train_critic(1)
-        rounds.train_critic(2)
-    assert [stage.compare_with_exact for stage in asked] == [wanted, False]
 
 
 @pytest.mark.parametrize(

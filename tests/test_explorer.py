@@ -215,24 +215,6 @@ def test_the_critic_of_each_round_is_compared_with_the_exact_values_that_are_nam
     assert "error: V − V*" in visit.text("#state-metric")
 
 
-def test_answers_that_were_no_chains_are_listed_wherever_they_were_given(visit, run):
-    visit.open("pairs")
-    visit.page.click("button.chip:has-text('no chain')")
-    pairs = [pair for view in open_run(run.directory).stages.values() for pair in view.pairs]
-    without = sum(NONSENSE in (pair.chosen, pair.rejected) for pair in pairs)
-    assert visit.text("#pair-count") == f"{without} of {len(pairs)}" and without > 0
-    visit.open("episodes")
-    visit.page.select_option("#filter-outcome", "solved")
-    visit.page.click("button.chip:has-text('invalid')")
-    visit.page.fill("input[placeholder=most] >> nth=0", "0")
-    count = 3 * sum(n % 8 == 0 for n in range(len(run.states)))
-    said = f"{count} candidates, 0 sampled freely and {count} drawn for pairs"
-    assert said in visit.text("#none-played") and f"{without} pairs" in visit.text("#none-played")
-    visit.page.click("#none-played button >> nth=0")
-    cells = visit.page.locator("#nochains tbody tr td").all_inner_texts()
-    assert NONSENSE in cells[0] and cells[1:4] == ["0", str(count), str(count // 3)]
-
-
 def test_the_map_starts_with_what_differs_and_shows_what_a_round_changed(visit, run):
     visit.open("states")
     visit.page.select_option("#state-metric", "completions")
@@ -264,14 +246,6 @@ def test_rounds_are_coloured_on_one_scale(visit, run):
 
 def _short(value: float) -> str:
     return f"{value:.3g}".replace("-", "−")
-
-
-def test_the_ten_worst_states_are_listed_and_more_are_a_click_away(visit, run):
-    visit.open("critic")
-    rows = visit.page.locator("#worst tbody tr")
-    assert rows.count() == 10
-    visit.page.click(f"button:has-text('{len(run.states) - 10} more')")
-    assert rows.count() == len(run.states)
 
 
 def test_rounds_of_several_runs_stay_apart_also_as_a_band(browser, run, tmp_path):

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-from fault_matrix import kills  # noqa: E402
+from fault_matrix import kills
 
-from lactchain.storage.files import atomic_write  # noqa: E402
+from lactchain.storage.files import atomic_write
+
+ROOT = Path(__file__).parent.parent
 
 
 def recorded(write, folder):

@@ -1,7 +1,6 @@
 """Each part of benchmarks/faults.py reports a fault that does harm, and no other."""
 
 import shutil
-import sys
 from io import BytesIO
 from itertools import islice
 from multiprocessing import forkserver
@@ -10,18 +9,17 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from fault_matrix import parts, programs
+from fault_matrix.cases import cases_of, run_part
+from fault_matrix.digests import differing, digest, whole
+
+from lactchain.baselines.state_files import save_checkpoint
+from lactchain.config.settings import RunConfig
+from lactchain.runs.run import Run
+from lactchain.storage.files import read_json_lines
+from lactchain.storage.manifests import write_manifest, write_with_manifest
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-from fault_matrix import parts, programs  # noqa: E402
-from fault_matrix.cases import cases_of, run_part  # noqa: E402
-from fault_matrix.digests import differing, digest, whole  # noqa: E402
-
-from lactchain.baselines.state_files import save_checkpoint  # noqa: E402
-from lactchain.config.settings import RunConfig  # noqa: E402
-from lactchain.runs.run import Run  # noqa: E402
-from lactchain.storage.files import read_json_lines  # noqa: E402
-from lactchain.storage.manifests import write_manifest, write_with_manifest  # noqa: E402
 
 SHORT = {
     "kills": ("search_evolution", 2), "signals": ("train_dqn", 1),

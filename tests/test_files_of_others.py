@@ -261,9 +261,6 @@ def test_a_table_of_any_types_is_read_as_texts_or_refused_by_name(tmp_path, row)
             assert found.terminated == bool(row["terminated"])
 
 
-# --- what unpacks to more ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["plain", "dictionary", "lists of dictionaries", "nothing"])
 def test_a_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(parquet, "MOST_UNPACKED", 2**20)

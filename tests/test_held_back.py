@@ -64,9 +64,6 @@ def asked(trajectories):
     return {text for t in trajectories for text in t.observations[:-1]}
 
 
-# --- which ones ----------------------------------------------------------------------------------
-
-
 def test_the_choice_is_the_same_whatever_the_order_of_the_states():
     states = make_language_env(GRID).view_states()
     shuffled = random.Random(0).sample(states, len(states))
@@ -111,13 +108,6 @@ def test_an_episode_is_cut_where_it_would_ask_in_a_state_that_is_held_back():
     assert cut and all((t.terminated, t.truncated) == (False, True) for t in cut)
     everywhere = [replace(episode, region=Region()) for episode in episodes]
     assert asked(Rollouts(HALF).play(policy, everywhere)) & texts
-
-
-def test_states_to_learn_in_are_all_the_others_each_as_often():
-    states, _ = held(HALF)
-    drawn = list(map(str, sampled_states(make_language_env(HALF), 48, seed=0)))
-    others = [str(s) for s in make_language_env(GRID).view_states() if s not in states]
-    assert sorted(drawn) == sorted(others * 2)
 
 
 def test_no_text_of_theirs_is_cloned_or_in_pairs_or_in_the_tokenizers_corpus():
@@ -291,9 +281,6 @@ def test_the_report_does_not_take_a_sample_of_start_states_for_all(tmp_path, dra
     write_episodes(tmp_path / "run" / "episodes.json", results)
     (sentence,) = summarise(open_run(tmp_path / "run")).sentences[-1:]
     assert sentence.startswith(said) and ("95" in sentence) == (drawn is not None)
-
-
-# --- the whole recipe ----------------------------------------------------------------------------
 
 
 def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):

@@ -63,14 +63,6 @@ def test_an_actor_comes_frozen_or_trainable(config):
     assert {"lora_" in n for n, w in model.named_parameters() if w.requires_grad} == {True}
 
 
-def test_weights_are_found_below_the_weights_folder(config, small, monkeypatch):
-    monkeypatch.chdir(small.parent)
-    monkeypatch.setattr("lactchain.models.weights.WEIGHTS_FOLDER", small)
-    model, _ = load_actor(ActorConfig(model="actor"))
-    expected, _ = load_actor(config)
-    assert torch.equal(model(IDS).logits, expected(IDS).logits)
-
-
 def command(message):
     """The config of the command that a message ends with."""
     line = message.rpartition("run: lactchain prepare_weights ")[2]

@@ -50,9 +50,6 @@ def test_token_logprobs_equal_log_softmax():
     torch.testing.assert_close(by_hand, torch.tensor([[math.log(0.75)]]))
 
 
-# --- of tokens ------------------------------------------------------------------------------------
-
-
 def test_targets_and_target_networks_carry_no_gradient():
     names = ("q_tm1", "logsumexp_tm1", "v_tm1", "target_q_tm1", "r_t", "discount_t", "v_t")
     shapes = {"q_tm1": (2, 3), "logsumexp_tm1": (2, 3)}

@@ -136,9 +136,6 @@ def test_available_memory_is_a_part_of_this_computers(monkeypatch):
     assert 0 < available_memory() < 0.7 * whole
 
 
-# --- the end of memory ---------------------------------------------------------------------------
-
-
 def more_than_there_is():
     torch.empty(2**50)
 
@@ -164,9 +161,6 @@ def test_other_errors_are_left_as_they_are_and_files_are_not_blamed(tmp_path):
             raise error
     with pytest.raises(RuntimeError, match="memory"), readable(tmp_path):
         more_than_there_is()
-
-
-# --- what is let go of ---------------------------------------------------------------------------
 
 
 @pytest.fixture

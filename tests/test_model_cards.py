@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from huggingface_hub import ModelCard
-from script_setups import GRID, config_of
+from script_setups import GRID
 
 from lactchain.config.settings import ActorConfig, EnvironmentConfig
 from lactchain.data.evaluations import EpisodeResult, StateValues
@@ -112,16 +112,6 @@ def test_figures_of_a_world_with_dice_have_intervals_and_those_of_others_are_exa
     assert drawn["success_rate_after"] == (0.75, "4 episodes", share_interval(3, 4))
 
 
-def test_figures_of_a_sample_of_start_states_have_intervals_and_do_not_claim_all(runs, weights):
-    config = config_of("run_pipeline", weights, (runs / "pipeline").resolve())
-    sampled = replace(config, evaluation=replace(config.evaluation, num_starts=24))
-    with Run.of(config) as run:
-        found = model_cards._figures(sampled, run, "actor", run.summary)
-    figures = {figure.metric_type: figure.metric_args for figure in found}
-    assert figures["success_rate_after"]["of"] == "48 episodes"
-    assert "interval_95" in figures["success_rate_after"]
-
-
 def test_a_critics_figures_lie_in_their_intervals(runs):
     stage = runs / "pipeline/round_1/critic"
     summary, figures = read_json(stage / "summary.json"), figures_on(stage / "critic")
@@ -214,9 +204,6 @@ def test_a_licence_and_a_quantisation_that_are_known_are_told_and_else_that_they
 @pytest.fixture
 def actor(weights) -> ActorConfig:
     return ActorConfig(str(weights / "actor"))
-
-
-# --- intervals -----------------------------------------------------------------------------------
 
 
 def test_a_shares_interval_is_wilsons():

@@ -116,9 +116,6 @@ def test_worlds_that_throw_dice_cannot_be_retold():
             retell(replace(trajectory, seed=trajectory.seed + 1), rollouts.env)
 
 
-# --- Wordle --------------------------------------------------------------------------------------
-
-
 def test_wordle_data_mix_words_that_fit_with_any(tmp_path):
     config = load("make_offline_data/wordle")
     trajectories, summary = make(config, tmp_path / "run")
@@ -153,9 +150,6 @@ def test_regions_are_of_numbers():
     env = make_language_env(EnvironmentConfig("lactchain/Wordle-v0"))
     with pytest.raises(ConfigError, match=r"number 0: expected fields of \[\], got \['guesses'\]"):
         region_episodes(env, [{"guesses": [0, 1]}], 1, seed=0)
-
-
-# --- configuration -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

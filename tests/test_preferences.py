@@ -70,13 +70,6 @@ def test_best_is_chosen_and_worst_rejected():
         assert getattr(pair, name) == getattr(about, name)
 
 
-def test_ranking_by_return_needs_no_critic():
-    actions = (Action("a"), Action("b"))
-    state = Candidates("where?", actions, returns=(0.0, 1.0))
-    (pair,), _ = make_pairs([state])
-    assert (pair.chosen, pair.chosen_value, pair.rejected_value) == ("b", 1.0, 0.0)
-
-
 def test_equal_completions_count_once_with_the_mean_of_their_scores():
     state = candidates(("lucky", 1.0), ("sure", 0.8), ("lucky", 0.0), returns=(2.0, 1.0, 4.0))
     (pair,), dropped = make_pairs([state])
@@ -172,20 +165,6 @@ def test_silence_is_rejected_where_it_has_tokens():
 def test_values_are_spread_among_chains_alone(scores, is_chain, min_margin, spread):
     state = candidates(*zip("abc", scores, strict=True), is_chain=is_chain)
     assert has_spread(state, min_margin) is spread
-
-
-def test_pairs_and_drops_add_up():
-    draw = np.random.default_rng(0)
-    texts = ["", "a", "b", "c", "d"]
-    states = [
-        candidates(*((str(draw.choice(texts)), float(draw.integers(3))) for _ in range(6)))
-        for _ in range(200)
-    ]
-    for min_margin in (0.0, 1.5):
-        pairs, dropped = make_pairs(states, min_margin=min_margin)
-        assert len(pairs) + sum(dropped.values()) == len(states)
-        assert all(pair.margin >= min_margin and pair.margin > 0 for pair in pairs)
-        assert all(pair.chosen != pair.rejected for pair in pairs)
 
 
 def test_nothing_left_is_an_error_with_the_counts_and_what_helps():

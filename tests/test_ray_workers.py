@@ -194,12 +194,6 @@ def test_a_command_with_other_words_ends_with_one_line(weights, tmp_path):
     assert logs(tmp_path / "run") == line and not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("setting", ["ray:0", "ray:-1", "ray", "ray:2.5", "dask:2", ""])
-def test_other_words_are_no_workers(setting):
-    with pytest.raises(ConfigError, match="--workers: expected ray:N, N of at least 1, got"):
-        serving.workers(setting)
-
-
 def test_where_nothing_is_to_be_made_no_workers_begin():
     ray = pytest.importorskip("ray")
     begun = ray.is_initialized()

@@ -70,9 +70,6 @@ def test_different_observations_are_asked_once_and_those_without_a_chain_left_ou
     assert retrieval_figures(policy, ENV, ["0", "1", "2", "1"], seed=0) == {"answered_rate": 1 / 3}
 
 
-# --- cloning until the actor reads ----------------------------------------------------------------
-
-
 def cloning(weights, run_dir, **changes):
     """Shortest paths on the 2x2 grid: learnt in some 60 updates."""
     config = config_of("train_bc", weights, run_dir)

@@ -91,16 +91,6 @@ def test_an_environment_may_have_an_argument_named_mode(monkeypatch):
     assert spaces_of(WorldConfig("Moody-v0", {"mode": 7}))[0] == spaces.Discrete(10)
 
 
-@pytest.mark.parametrize(
-    ("env_id", "kwargs"), [("FrozenLake-v1", {"is_slippery": False}), ("CliffWalking-v1", {})]
-)
-def test_text_worlds_of_gymnasium_pass_its_check_as_well(env_id, kwargs):
-    env = gym.make("lactchain/Language-v0", env_id=env_id, env_kwargs=kwargs)
-    check_env(env.unwrapped)
-    text, info = env.reset(seed=0)
-    assert info["state"] is not None and isinstance(text, str)
-
-
 def test_observations_of_the_batch_are_not_reused():
     envs = make_vector_env("lactchain/GridWorld-v0", 64)
     first, _ = envs.reset(seed=0)

@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import rehearsal
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-import rehearsal  # noqa: E402
 
 
 def test_a_rehearsal_has_every_stage_with_a_configuration_for_the_large_models():

@@ -161,14 +161,3 @@ def test_finished_training_is_not_taken_further(tiny, uninterrupted, run_dir):
         fresh = MAKERS["simpo"](tiny, run, lora=True).model
     assert final_state(run_dir) == state
     assert any(not torch.equal(p, trained[n]) for n, p in fresh.named_parameters())
-
-
-def test_checkpoint_holds_adapter_and_head_only(uninterrupted):
-    folder = uninterrupted("critic")[0] / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
-    names = {path.name for path in folder.iterdir()}
-    assert "adapter_model.safetensors" in names
-    assert not names & {"model.safetensors", "training_args.bin"}
-    manifest = verify_manifest(folder)
-    assert manifest["global_step"] == manifest["max_steps"] == NUM_UPDATES
-    assert manifest["parent"] == f"checkpoint-{NUM_UPDATES - 1}"
-    assert any("score" in name for name in manifest["trainable"])

@@ -131,20 +131,6 @@ def test_nothing_is_asked_any_more_once_an_error_has_ended_a_rollout():
     assert [future.cancelled() for future in policy.futures[1:]] == [True] * 3
 
 
-def test_an_evaluation_has_more_episodes_in_a_file_than_places(tmp_path):
-    rollouts = Rollouts(GRID, num_envs=8)
-    policy = Says(rollouts.env.grammar.render([0]))
-    evaluate(policy, rollouts, seed=0, folder=tmp_path)
-    assert max(policy.batches) == 8
-    assert [len(read_trajectories(file)) for file in tmp_path.glob("*.parquet")] == [16] * 3
-
-
-def test_seeds_depend_on_every_part():
-    parts = [(0, "a", 1), (0, "a", 2), (0, "b", 1), (1, "a", 1), (0, "a"), ("0:a", 1)]
-    assert len({derive_seed(*part) for part in parts}) == len(parts) - 1  # the last equals (0,a,1)
-    assert 2**62 < max(derive_seed(i) for i in range(64)) < 2**63  # what engines take
-
-
 def test_start_states_are_uniform_to_within_one():
     env = make_language_env(GRID)
     states = sampled_states(env, 100, seed=0)
@@ -160,9 +146,6 @@ def test_an_environment_whose_states_are_not_listed_starts_by_itself():
     assert [e.state for e in sampled_episodes(env, 5, seed=0)] == [None] * 5
     with pytest.raises(ConfigError, match="states"):
         all_episodes(env, seed=0)
-
-
-# --- files ---------------------------------------------------------------------------------------
 
 
 def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_path, caplog):
@@ -272,9 +255,6 @@ def test_samples_are_kept_in_files_that_a_killed_run_goes_on_with(tmp_path):
     assert all(sample.state in rollouts.env.view_states() for sample in alone)
 
 
-# --- what an actor or an environment may do -------------------------------------------------------
-
-
 def test_a_model_may_emit_anything_at_all(weights, tmp_path):
     """Bytes, broken UTF-8, special tokens: an untrained model that decodes freely."""
     config = ActorConfig(str(weights / "actor"), max_new_tokens=24, temperature=2.0)
@@ -305,9 +285,6 @@ def test_an_environment_that_breaks_the_rules_leaves_no_shard(tmp_path, monkeypa
     with pytest.raises(EnvironmentFault, match="a reward is a finite number; got inf") as fault:
         rollouts.collect(policy, episodes, tmp_path, shard_size=48)
     assert fault.value.exit_code == 6 and not list(tmp_path.glob("*.parquet"))
-
-
-# --- candidates ----------------------------------------------------------------------------------
 
 
 def test_outcomes_are_single_decisions_and_equal_completions_are_played_once(monkeypatch):

@@ -31,9 +31,6 @@ from lactchain_extras.stages.play import PlayConfig
 SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
 
 
-# --- what a script is ----------------------------------------------------------------------------
-
-
 def test_help_takes_no_time_since_scripts_import_nothing_heavy(root):
     names = [path.stem for path in SCRIPTS]
     heavy = {"torch", "transformers", "trl", "datasets", "peft", "accelerate"}
@@ -45,9 +42,6 @@ def test_help_takes_no_time_since_scripts_import_nothing_heavy(root):
     command = [sys.executable, "scripts/train_critic.py", "--help"]
     shown = subprocess.run(command, cwd=root, **options)
     assert shown.stdout.count("\n") > 60 and "Departures from the founding text" in shown.stdout
-
-
-# --- one after the other -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("script", STAGES)

@@ -16,10 +16,9 @@ from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, World
 from lactchain.config.tunable import tunable_values, tunables
 from lactchain.search.agents import CERTIFYING_EPISODES, AgentSpecies
 from lactchain.search.evolution import Child
-from lactchain.search.members import JoinedEnvs, batches, join, take
+from lactchain.search.members import JoinedEnvs, join, take
 from lactchain.search.mutations import (
     draw_config,
-    mutate_activation,
     mutate_architecture,
     mutate_parameters,
     mutate_tunables,
@@ -93,29 +92,6 @@ def test_members_that_are_joined_again_are_what_they_were(kind, config):
             np.testing.assert_array_equal(np.asarray(other[key]), value)
 
 
-def test_what_is_taken_out_is_a_copy():
-    population, envs, _ = trained()
-    learnt = take(population, 0)
-    before = weights_of(learnt).copy()
-    population.advance(envs)
-    assert np.array_equal(weights_of(learnt), before)
-
-
-def test_members_are_batched_where_structure_and_whole_numbers_agree():
-    others = ({"learning_rate": 1e-2, "gamma": 0.9}, {"hidden": (9,)}, {"batch_size": 16}, {})
-    configs = [SMALL, *(replace(SMALL, **other) for other in others)]
-    members = [Child(config, take(trained(config)[0], 0), {}) for config in configs]
-    assert batches(members) == [[0, 1, 4], [2], [3]]
-
-
-def test_members_whose_replay_is_filled_otherwise_are_batched_apart():
-    population, envs, _ = trained(SMALL_DQN, DQN)
-    early = take(population, 0)
-    population.advance(envs)
-    states = [early, take(population, 0), early]
-    assert batches([Child(SMALL_DQN, state, {}) for state in states]) == [[0, 2], [1]]
-
-
 def test_joined_environments_play_what_they_would_play_alone():
     alone = [MemberEnvs("CartPole-v1", 1, 3, seed=seed) for seed in (1, 7)]
     joined = JoinedEnvs([MemberEnvs("CartPole-v1", 1, 3, seed=seed) for seed in (1, 7)])
@@ -184,16 +160,6 @@ def test_growth_keeps_the_moments_and_new_weights_have_none():
     assert seen == {2, 3}
 
 
-def test_grown_members_go_on_learning_in_their_new_units(member):
-    _, envs, spaces = trained()
-    mutant = mutate_architecture(SMALL, member, GROW, np.random.default_rng(0))
-    grown = join(PPO, [mutant], *spaces, seed=0)
-    before = grown.parameters.flat.clone()
-    for _ in range(2):
-        grown.advance(envs)
-    assert (grown.parameters.flat != before).float().mean() > 0.99
-
-
 def test_shrinking_gives_a_smaller_network_and_leaves_the_parent_alone(member):
     spaces, rng, seen = trained()[2], np.random.default_rng(0), set()
     before = weights_of(member).copy()
@@ -235,11 +201,6 @@ def test_noise_is_relative_to_the_weights_and_spares_the_optimiser(member):
         assert np.array_equal(mutant.state.parts["optimizer"][key], moments)
 
 
-def test_another_activation_leaves_the_weights():
-    mutant = mutate_activation(SMALL, "learnt", np.random.default_rng(0))
-    assert mutant.config.activation in ("relu", "elu") and mutant.state == "learnt"
-
-
 def test_a_tunable_moves_on_its_scale_within_its_range():
     rng, seen = np.random.default_rng(0), set()
     for _ in range(200):
@@ -275,9 +236,6 @@ def test_combinations_that_the_config_refuses_are_drawn_again_not_clipped():
     full = replace(SMALL, batch_size=64)
     mutants = [mutate_tunables(full, space, large, rng)[0].batch_size for _ in range(50)]
     assert max(mutants) < 64  # steps upwards are not cut to 64, which would be no step
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,6 @@ def test_texts_alone_are_asked_without_the_beginning_that_the_server_adds(weight
     assert actor._text("x").startswith(actor.tokenizer.bos_token) != begins
 
 
-# --- records -------------------------------------------------------------------------------------
-
-
 def test_a_run_says_what_its_servers_were_and_are(engine, tmp_path, monkeypatch, caplog):
     config = asked_of(engine)
     secret = {"api_key": "sk-12345", "hf_token": "hf-12345"}

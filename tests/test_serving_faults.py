@@ -159,9 +159,6 @@ def test_a_page_that_servers_need_not_have_ends_no_run(weights, monkeypatch, pag
     assert told["version"] == "0.stand-in" and told["base.max_model_len"] == "512"
 
 
-# --- adapters ------------------------------------------------------------------------------------
-
-
 class Full(Engine):
     """Has room for one adapter."""
 

@@ -36,9 +36,6 @@ def world(monkeypatch):
     return register
 
 
-# --- dead ends -----------------------------------------------------------------------------------
-
-
 def test_states_without_a_way_are_left_out_of_what_is_cloned_alone(world):
     env = make_language_env(world(pit=2))
     lost = [{"at": [cell, 0]} for cell in (0, 1, 2)]
@@ -52,21 +49,10 @@ def test_states_without_a_way_are_left_out_of_what_is_cloned_alone(world):
     assert len(played) == 5 and len(episode_results(rollouts.env, played)) == 2
 
 
-def test_a_state_that_is_cloned_many_times_is_looked_at_once(world, monkeypatch):
-    env, looked = make_language_env(world()), []
-    reset = LanguageEnv.reset
-    monkeypatch.setattr(LanguageEnv, "reset", lambda *a, **k: looked.append(1) or reset(*a, **k))
-    assert len(behavior_examples(env, BehaviorConfig(num_chains=640), 0)) == 640
-    assert len(looked) < 64
-
-
 def test_the_size_and_the_target_of_a_world_with_dead_ends_are_of_what_can_be_solved(world):
     size = measure_world(world(pit=2))
     assert (size.num_states, size.longest_path, size.by_reward) == (5, 2, False)
     assert target_of(size)["success_rate"] == 0.99
-
-
-# --- states that hold lists ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -81,9 +67,6 @@ def test_a_state_of_any_json_has_a_row(nested):
     assert (table.row(nested), table.row(other)) == (0, 1)
     with pytest.raises(ValueError, match="expected a non-terminal state"):
         table.row(dict.fromkeys(nested, 7))
-
-
-# --- rewards beside the goal ---------------------------------------------------------------------
 
 
 def test_optimal_means_what_earns_most(world):
@@ -126,9 +109,6 @@ def test_in_shipped_worlds_the_shortest_path_is_best(env_id):
     assert not goes_by_reward(tabular_model(env.env, env.view))
 
 
-# --- worlds without an exact model ---------------------------------------------------------------
-
-
 @pytest.mark.parametrize("tells", ["states", "nothing"])
 def test_play_measures_a_world_as_its_model_does(world, tells):
     """Neither luck nor what is said of the last completion makes it another."""
@@ -150,9 +130,6 @@ def test_without_a_model_random_chains_are_cloned(world, caplog):
     examples = behavior_examples(env, BehaviorConfig(num_chains=40), 0)
     assert len(examples) == 40 and "random chains are cloned" in caplog.text
     assert all(env.extractor.parse(action.text).actions for _, action in examples)
-
-
-# --- letters of any language ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("names", [("左へ", "右へ", "取る"), ("à gauche", "à droite", "prends")])

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.rollouts import evaluate
 from lactchain.environments.exact import shortest_paths
 from lactchain.environments.language import language_env
-from lactchain.environments.scripted import OptimalChains
 from lactchain.errors import ConfigError
 from lactchain_extras.sokoban import Sokoban, SokobanTables, distances_to_solved
 
@@ -91,15 +88,6 @@ def test_a_transcript():
     _, reward, terminated, _, info = env.step('["up", "up", "up"]')
     assert reward == pytest.approx(-0.2 + 1 + 10) and terminated and info["success"]
     assert info["executed"] == ["up", "up"]
-
-
-def test_the_best_way_solves_every_room_in_as_few_actions_as_there_are():
-    env = language_env("lactchain/Sokoban-v0", {"num_rooms": 20})
-    results, figures = evaluate(
-        OptimalChains(env), EnvironmentConfig("lactchain/Sokoban-v0", {"num_rooms": 20})
-    )
-    assert len(results) == 20 and figures["success_rate"] == 1.0
-    assert figures["actions_over_shortest"] == 1.0
 
 
 def test_brief_shows_what_is_within_the_walls():

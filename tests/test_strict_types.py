@@ -293,9 +293,6 @@ def test_a_game_that_cannot_begin_is_told_in_a_line(capsys, words, told):
     assert ended.value.code == 2 and told in capsys.readouterr().err
 
 
-# --- worlds and templates -------------------------------------------------------------------------
-
-
 class Bell(gym.Env):
     """One action, and it rings."""
 

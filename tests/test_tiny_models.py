@@ -121,18 +121,6 @@ def test_the_encoder_starts_from_the_trunk_of_the_actor(folders):
     assert len({json.dumps(json.loads(text), sort_keys=True) for text in texts}) == 1
 
 
-def test_the_same_seed_builds_the_same_files(folders, tmp_path):
-    state = torch.random.get_rng_state()
-    build_tiny_actor(tmp_path / "again", corpus(), SMALL, seed=3)
-    build_tiny_actor(tmp_path / "other", corpus(), SMALL, seed=4)
-    assert torch.equal(state, torch.random.get_rng_state())
-    first, again, other = (
-        (folder / "model.safetensors").read_bytes()
-        for folder in (folders / "actor", tmp_path / "again", tmp_path / "other")
-    )
-    assert first == again != other
-
-
 @pytest.mark.parametrize("field", ["num_heads", "num_kv_heads", "vocab_size"])
 def test_impossible_shapes_are_refused(field):
     with pytest.raises(ValueError, match="expected"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
-from stable_baselines3 import DQN, PPO, SAC
+from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 from lactchain.config.settings import ActorConfig
@@ -192,33 +192,6 @@ def test_close_frees_the_model(weights):
     env.close()
     gc.collect()
     assert watched() is None
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "control", "settings"),
-    [
-        (DQN, "switch", {"learning_starts": 20, "buffer_size": 200}),
-        (PPO, "switch", {"n_steps": 32, "batch_size": 16, "n_epochs": 2}),
-        (SAC, "strength", {"learning_starts": 20, "buffer_size": 200, "batch_size": 16}),
-    ],
-    ids=["dqn", "ppo", "sac"],
-)
-def test_agents_of_stable_baselines_train_on_it(algorithm, control, settings, weights, tmp_path):
-    model = CausalNextToken.from_config(ActorConfig(str(weights / "actor")))
-    env = TokenEnv(model, ["0 1 up 1 1", "1 1 down 0 0"], control=control, max_new_tokens=4)
-    policy = {"net_arch": [8]}
-    agent = algorithm(
-        "MlpPolicy", env, policy_kwargs=policy, seed=0, device="cpu",
-        tensorboard_log=str(tmp_path), **settings,
-    )  # fmt: skip
-    before = [parameter.clone() for parameter in agent.policy.parameters()]
-    agent.learn(64, log_interval=1)
-    assert any(
-        not torch.equal(old, new)
-        for old, new in zip(before, agent.policy.parameters(), strict=True)
-    )
-    assert [file.stat().st_size > 0 for file in tmp_path.rglob("events.out.tfevents.*")] == [True]
-    env.close()
 
 
 def test_an_agent_learns_when_to_perturb():

@@ -24,8 +24,6 @@ from lactchain.trainers.guards import share_out
 from lactchain.trainers.metric_means import WindowedTrainer
 from lactchain.trainers.simpo import SimPOTrainer
 
-# --- arguments -----------------------------------------------------------------------------------
-
 
 def test_arguments_suit_the_machine_and_keep_what_people_set(tmp_path):
     settings = changed(save_every_updates=0, extra={"adam_beta2": 0.9})
@@ -97,12 +95,6 @@ def test_attention_that_takes_no_mask_is_refused(tiny, run_dir):
         given = ready.model, ready.args, ready.train_dataset, ready.processing_class, ready.settings
         with pytest.raises(ConfigError, match="expected sdpa or eager.*got flash_attention_2"):
             SimPOTrainer(*given, run=run)
-
-
-def test_every_trainer_logs_its_updates_and_how_long_they_took(trained):
-    first, second = read_metrics(trained[2])
-    assert first["step"] == second["step"] == 2
-    assert np.isfinite(first["train/loss"]) and second["time/train_runtime"] > 0
 
 
 def test_trained_model_can_be_copied(trained):
@@ -202,9 +194,6 @@ def test_metrics_are_added_up_on_the_device_of_the_training():
     trainer.record(here=torch.ones(2, device="meta"), elsewhere=torch.ones(2))
     trainer.record(here=torch.ones(2), elsewhere=torch.ones(2, device="meta"))
     assert torch.stack(list(trainer._sums.values())).device == trainer.args.device
-
-
-# --- the last batch of an epoch under several processes ------------------------------------------
 
 
 def batches(num_rows, num_processes, **options):

@@ -34,12 +34,6 @@ from lactchain.trainers import guards
 from lactchain.trainers.base import train
 
 
-def test_old_checkpoints_go_when_newer_ones_are_verified(tiny, run_dir):
-    train_here("simpo", tiny, run_dir, {"lora": True})
-    names = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
-    assert names == ["checkpoint-8", "checkpoint-9"]
-
-
 class Bomb:
     def __reduce__(self):
         return exec, ("raise SystemExit('a pickle was run')",)

@@ -37,14 +37,6 @@ def episode(
     )
 
 
-def test_trajectories_come_back_equal(tmp_path):
-    cut = episode(((0.5,),), terminated=False, truncated=True, seed=2**64 - 1)
-    scripted = dataclasses.replace(cut, actions=(Action("go"),))
-    for written in ([], [episode(), episode(()), cut, scripted]):
-        write_trajectories(tmp_path / "some.parquet", written)
-        assert read_trajectories(tmp_path / "some.parquet") == written
-
-
 @settings(max_examples=20, deadline=None)
 @given(text=st.text(st.characters(), max_size=20))
 @example(text="lone \ud800 surrogate")

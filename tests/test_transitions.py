@@ -87,9 +87,6 @@ def test_sampling_is_uniform_and_of_each_members_own():
     np.testing.assert_allclose(counts / 8000, 0.25, atol=0.02)
 
 
-# --- files --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_parquet_keeps_every_number_its_shape_and_its_type(dtype, tmp_path):
     rng = np.random.default_rng(0)
@@ -107,9 +104,6 @@ def test_parquet_keeps_every_number_its_shape_and_its_type(dtype, tmp_path):
     (tmp_path / "a.parquet").write_bytes(content)
     with pytest.raises(DataError, match="damaged"):
         read_offline(tmp_path)
-
-
-# --- CQL -----------------------------------------------------------------------------------------
 
 
 def two_of_four(num_states=3, num_rows=600):

@@ -18,7 +18,6 @@ from lactchain.data.inspections import read_valued_tokens
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.errors import Interrupted
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.values import ValueModel
 from lactchain.runs.run import Run
@@ -156,17 +155,6 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
     q_of = {(row["episode"], row["decision"]): row["q"] for row in whole}
     for row in rows:
         assert row["q"] == pytest.approx(q_of[row["episode"], row["decision"]], abs=1e-5)
-
-
-def test_a_stop_is_heard_between_the_decisions(folder, trained, tmp_path, monkeypatch):
-    model = ValueModel.load(trained["mc"] / "values")
-    episodes = read_trajectories(folder / "trajectories")
-    asked = iter([0])
-    monkeypatch.setattr(token_recording, "stop_requested", lambda: next(asked, 15))
-    monkeypatch.setattr(token_recording, "AT_ONCE", 1)
-    with pytest.raises(Interrupted):
-        record_token_values(Run(tmp_path, "x", None), model, template_of(model), episodes)
-    assert not (tmp_path / "token_values").exists()
 
 
 def test_the_page_shows_of_each_token_the_models_own_values(trained, folder, browser):
