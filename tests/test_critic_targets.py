@@ -1,4 +1,7 @@
-"""What a critic learns: returns, bootstrapped where an episode was cut."""
+"""What a critic learns: returns, bootstrapped where cut; its head has a closed form as well."""
+
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +16,13 @@ from training_setups import (
 )
 
 from lactchain.config.settings import CriticConfig
-from lactchain.errors import DataError
-from lactchain.models.critic import EmbeddingCritic
+from lactchain.data.evaluations import StateValues
+from lactchain.data.intervals import explained_share, explained_share_interval
+from lactchain.errors import ConfigError, DataError
+from lactchain.models.critic import EmbeddingCritic, check_critic, resolve_pooling
 from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import train
+from lactchain.trainers.closed_form import NUM_FOLDS, RidgeFolds
 from lactchain.trainers.critic import EpisodeTable, RegressionRows, return_scale, split_episodes
 from lactchain.types import Action, Trajectory
 
@@ -180,3 +186,165 @@ def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(tiny, run_
         train(trainer)
     assert len(seen) == 3
     assert not torch.equal(seen[0], seen[1])
+
+
+def draws(num_texts=40, width=6, num_rows=300, noise=0.5):
+    """Features, which text each decision reads, folds, and noisy targets that are linear."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(num_texts, width, generator=generator)
+    rows = torch.randint(num_texts, (num_rows,), generator=generator)
+    truth = features.double() @ torch.arange(width).double() + 7
+    targets = truth[rows] + noise * torch.randn(num_rows, generator=generator).double()
+    return features, rows, torch.arange(num_rows) % NUM_FOLDS, targets
+
+
+def plain_ridge(features, targets, added):
+    """Weights and offset by the normal equations of single decisions."""
+    x, y = features.double(), targets.double()
+    centred = x - x.mean(dim=0)
+    system = centred.T @ centred + added * torch.eye(x.shape[1], dtype=torch.double)
+    weight = torch.linalg.solve(system, centred.T @ (y - y.mean()))
+    return weight, float(y.mean() - x.mean(dim=0) @ weight)
+
+
+def test_the_head_is_the_ridge_regression_of_single_decisions():
+    features, rows, folds, targets = draws()
+    found = RidgeFolds(features, rows, folds).solve(targets)
+    scatter = (features[rows].double() - features[rows].double().mean(dim=0)).square().sum()
+    weight, offset = plain_ridge(features[rows], targets, found.strength * scatter / 6)
+    torch.testing.assert_close(found.weight, weight)
+    assert found.offset == pytest.approx(offset)
+
+
+def test_folds_are_predicted_by_the_heads_of_the_others():
+    features, rows, folds, targets = draws()
+    found = RidgeFolds(features, rows, folds).solve(targets)
+    predicted = torch.empty_like(targets)
+    for fold in range(NUM_FOLDS):
+        own, x = folds == fold, features[rows].double()
+        centred = x[~own] - x[~own].mean(dim=0)
+        added = found.strength * centred.square().sum() / 6
+        weight, offset = plain_ridge(x[~own], targets[~own], added)
+        predicted[own] = x[own] @ weight + offset
+    error = (predicted - targets).square().mean() / targets.var(correction=0)
+    assert found.r2 == pytest.approx(float(1 - error))
+    slope = np.polyfit(predicted.numpy(), targets.numpy(), 1)[0]
+    assert found.slope == pytest.approx(slope)
+
+
+def test_luck_is_shrunk_to_the_mean_of_the_returns():
+    features, rows, folds, targets = draws(num_texts=300, width=100)
+    luck = torch.randn(300, generator=torch.Generator().manual_seed(1)).double() + 3
+    found = RidgeFolds(features, rows, folds).solve(luck)
+    assert found.strength > RidgeFolds(features, rows, folds).solve(targets).strength
+    values = found.values(features)
+    assert values.std() < 0.5 * luck.std() and values.mean() == pytest.approx(3, abs=0.2)
+
+
+@pytest.mark.parametrize("lora", [True, False], ids=["adapter", "all weights"])
+def test_the_solved_critic_predicts_what_its_features_hold(tiny, run_dir, lora):
+    with open_run(run_dir) as run:
+        trainer = make_critic(tiny, run, lora=lora, terminated=True)
+        one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
+        trainer.table = EpisodeTable(one_step, trainer.critic)
+        found = trainer.solve()
+        expected = found.values(trainer.values(trainer.table.inputs, as_features=True))
+    values = trainer.critic.values(STATES)
+    order = [trainer.table.inputs.index(ids) for ids in trainer.critic.tokenize(STATES)]
+    np.testing.assert_allclose(values, expected[order], atol=1e-4)
+    assert np.corrcoef(values, [float(s[0]) for s in STATES])[0, 1] > 0.9
+
+
+def test_targets_of_cut_episodes_are_those_of_the_solved_critic(tiny, run_dir):
+    with open_run(run_dir) as run:
+        trainer = make_critic(tiny, run, lora=True)
+        trainer.table = EpisodeTable(episodes(terminated=False, num_rows=400), trainer.critic)
+        found = trainer.solve()
+        table, features = trainer.table, trainer.values(trainer.table.inputs, as_features=True)
+    assert table.needs_values
+    folds = RidgeFolds(features, table.row_inputs, table.row_episodes % NUM_FOLDS)
+    again = folds.solve(table.targets(found.values(features)))
+    torch.testing.assert_close(again.values(features), found.values(features), atol=0.05, rtol=0)
+
+
+def test_a_frozen_critic_is_saved_as_its_head_alone(tiny, tmp_path):
+    config = CriticConfig(str(tiny / "encoder"), frozen=True)
+    critic = EmbeddingCritic.from_config(config, trainable=True, value_scale=10.0)
+    assert not any(weight.requires_grad for weight in critic.parameters())
+    width = critic.base.config.hidden_size
+    critic.set_head(torch.arange(width).double() / width, 5.0)
+    critic.save(tmp_path)
+    names = {"critic_config.json", "values.safetensors"}
+    assert {file.name for file in tmp_path.iterdir()} == names
+    loaded = EmbeddingCritic.load(tmp_path)
+    assert np.array_equal(loaded.values(STATES), critic.values(STATES))
+    loaded.save(tmp_path / "again")
+    assert {file.name for file in (tmp_path / "again").iterdir()} == names
+    trained = EmbeddingCritic.load(tmp_path, trainable=True)
+    assert all(weight.requires_grad for weight in trained.parameters())
+    assert np.array_equal(trained.eval().values(STATES), critic.values(STATES))
+
+
+def declare(folder, pooling):
+    """Has a folder say how its encoder pools, as sentence-transformers does."""
+    (folder / "1_Pooling").mkdir(parents=True)
+    module = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+    (folder / "modules.json").write_text(json.dumps([module]))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return CriticConfig(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+        ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "last"),
+        ({"pooling_mode": "mean"}, "mean"),
+    ],
+)
+def test_pooling_follows_the_folder_unless_it_is_set(tmp_path, caplog, declared, expected):
+    config = declare(tmp_path / "encoder", declared)
+    assert resolve_pooling(config) == expected and not caplog.records
+    other = {"mean": "last", "last": "mean"}[expected]
+    assert resolve_pooling(replace(config, pooling=other)) == other
+    assert len(caplog.records) == 1 and "critic.pooling" in caplog.text
+
+
+def test_pooling_that_is_not_known_is_refused_and_the_last_token_is_the_default(tiny, tmp_path):
+    config = declare(tmp_path / "encoder", {"pooling_mode_cls_token": True})
+    with pytest.raises(ConfigError, match=r"critic.pooling: .* got cls_token in .*set it to"):
+        resolve_pooling(config)
+    whole = CriticConfig(str(tiny / "encoder"))
+    check_critic(whole)
+    assert EmbeddingCritic.from_config(whole).settings.pooling == "last"
+
+
+def test_the_ceiling_is_the_share_of_the_variance_between_groups():
+    values, groups = np.array([1.0, 3.0, 5.0, 7.0]), np.array([0, 0, 1, 1])
+    # within: (4 · 1) / (4 - 2) = 2; total: (9 + 1 + 1 + 9) / 4 = 5
+    assert explained_share(values, groups, np.arange(4)) == pytest.approx(1 - 2 / 5)
+    assert np.isnan(explained_share(values, np.arange(4), np.arange(4)))
+    # two values of one episode do not pass for agreement; pairs across: 1-3, 1-5, twice each: half
+    # of the mean square is (4 + 16) / 2 / 2 = 5
+    values, units = np.array([1.0, 1.0, 3.0, 5.0]), np.array([0, 0, 1, 1])
+    assert explained_share(values, np.zeros(4, int), units) == pytest.approx(1 - 5 / np.var(values))
+
+
+def test_the_interval_of_the_ceiling_holds_the_truth_of_single_decisions_and_of_none():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(100), 8)
+    luck = rng.normal(size=800)
+    value = rng.normal(size=100)[groups] * 0.5
+    units = rng.permutation(800)
+    low, high = explained_share_interval(value + luck, groups, units)
+    truth = value.var() / (value.var() + 1)
+    assert 0 < low < truth < high < 2 * truth
+    low, high = explained_share_interval(luck, groups, units)
+    assert low < 0 < high
+
+
+def test_rho_is_spearmans_with_mean_ranks_of_ties():
+    values = StateValues(({},) * 4, (1.0, 2.0, 2.0, 9.0), (0.0, 5.0, 6.0, 7.0), 0.9)
+    # ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4
+    assert values.rho == pytest.approx(4.5 / np.sqrt(4.5 * 5))
+    assert np.isnan(StateValues(({},) * 2, (1.0, 1.0), (0.0, 1.0), 0.9).rho)

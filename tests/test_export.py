@@ -1,4 +1,4 @@
-"""An exported actor is the trained one, in one folder that knows nothing of adapters."""
+"""An exported actor or critic is the trained one, in one folder that needs no adapters."""
 
 import json
 import shutil
@@ -7,16 +7,26 @@ from pathlib import Path
 import pytest
 import random_models
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from safetensors.torch import load_file
+from test_critic_model import LORA, TEXTS, trained
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
-from lactchain.config.settings import ActorConfig, LoraSettings, RunConfig
-from lactchain.errors import DataError, NonFiniteError
+from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings, RunConfig
+from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
 from lactchain.storage.manifests import verify_manifest
+from lactchain_extras.judging import RewardModel
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig
+from lactchain_extras.weights.critic_export import export_critic
 from lactchain_extras.weights.merging import export_actor
 
 
@@ -114,3 +124,104 @@ def test_weights_too_large_for_the_type_are_refused(tmp_path):
     file.write_bytes(content)
     with pytest.raises(NonFiniteError, match="too large for torch.float16"):
         export_actor(ActorConfig(str(tmp_path / "base")), tmp_path / "model", "float16")
+
+
+def saved(weights, folder, **kwargs):
+    """A critic whose values have a scale and an offset, and its folder."""
+    critic = trained(CriticConfig(str(weights / "encoder"), **kwargs), value_scale=3.0)
+    critic.value_offset = -7.5
+    critic.save(folder)
+    return critic
+
+
+def batch_of(folder):
+    return AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
+def test_a_reward_model_of_one_label_has_the_values_of_the_critic(weights, tmp_path, lora):
+    critic = saved(weights, tmp_path / "critic", lora=lora)
+    run, critic_folder = RunConfig(str(tmp_path / "run")), str(tmp_path / "critic")
+    summary = export.main(ExportConfig(run, critic=critic_folder))
+    folder = tmp_path / "run/model"
+    with quiet():
+        model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert model.config.num_labels == 1
+    assert summary["value_offset"] == model.config.value_offset == -7.5
+    with torch.inference_mode():
+        scores = model(**batch_of(folder)).logits[:, 0]
+    expected = torch.from_numpy(critic.values(TEXTS))
+    assert expected.std() > 0.1
+    torch.testing.assert_close(scores - 7.5, expected, atol=1e-5, rtol=1e-5)
+    judged = RewardModel(str(folder), 0.9).values(TEXTS)
+    torch.testing.assert_close(torch.from_numpy(judged).float(), expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(DataError, match="expected a reward model, got a critic; leave reward: out"):
+        RewardModel(critic_folder, 0.9)
+    assert verify_manifest(folder)["critic"] == critic_folder
+
+
+@pytest.mark.parametrize("form", ["sequence_classifier", "sentence_transformer"])
+def test_a_critic_that_computes_no_numbers_is_not_exported(weights, tmp_path, form):
+    critic = saved(weights, tmp_path / "critic")
+    critic.value_offset = 1e299  # more than a float32 can be
+    critic.save(tmp_path / "critic")
+    with pytest.raises(NonFiniteError, match="the critic computes NaN or infinities"):
+        export_critic(tmp_path / "critic", tmp_path / "model", form)
+
+
+def test_a_value_model_has_the_value_of_every_beginning_of_a_text(weights, tmp_path):
+    critic = saved(weights, tmp_path / "critic")
+    export_critic(tmp_path / "critic", tmp_path / "model", "token_classifier")
+    with quiet():
+        model = AutoModelForTokenClassification.from_pretrained(tmp_path / "model").eval()
+    batch = batch_of(tmp_path / "model")
+    with torch.inference_mode():
+        values = model(**batch).logits[..., 0]
+        for length in range(1, batch["input_ids"].shape[1] + 1):
+            whole = batch["attention_mask"][:, :length].sum(dim=1) == length
+            part = {name: column[whole, :length] for name, column in batch.items()}
+            expected = critic(part["input_ids"], part["attention_mask"])
+            torch.testing.assert_close(values[whole, length - 1], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_a_sentence_transformer_embeds_a_text_as_its_value(weights, tmp_path, pooling):
+    """By the rules of its layout: encoder, pooling, and a product with a bias."""
+    critic = saved(weights, tmp_path / "critic", pooling=pooling)
+    export_critic(tmp_path / "critic", folder := tmp_path / "model", "sentence_transformer")
+    parts = json.loads((folder / "modules.json").read_text())
+    assert [part["path"] for part in parts] == ["", "1_Pooling", "2_Dense"]
+    flags = json.loads((folder / "1_Pooling/config.json").read_text())
+    assert flags["pooling_mode_mean_tokens"] == (pooling == "mean")
+    with quiet():
+        encoder = AutoModel.from_pretrained(folder).eval()
+    batch = batch_of(folder)
+    with torch.inference_mode():
+        hidden = encoder(**batch).last_hidden_state
+    mask = batch["attention_mask"][..., None]
+    mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+    last = hidden[torch.arange(len(TEXTS)), mask.sum(dim=1)[:, 0] - 1]
+    dense = load_file(folder / "2_Dense/model.safetensors")
+    embedding = mean if pooling == "mean" else last
+    got = embedding @ dense["linear.weight"].T + dense["linear.bias"]
+    expected = torch.from_numpy(critic.values(TEXTS))
+    torch.testing.assert_close(got[:, 0], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["sequence_classifier", "token_classifier"])
+def test_what_a_classifier_would_read_otherwise_is_refused(weights, tmp_path, form):
+    saved(weights, tmp_path / "critic", pooling="mean")
+    with pytest.raises(ConfigError, match="expected sentence_transformer"):
+        export_critic(tmp_path / "critic", tmp_path / "model", form)
+    assert not list((tmp_path / "model").glob("*.safetensors"))
+
+
+def test_no_text_ends_in_what_a_reward_model_takes_for_padding(weights, tmp_path):
+    critic = saved(weights, tmp_path / "critic")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "critic")
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.save_pretrained(tmp_path / "critic")
+    assert tokenizer.unk_token is None
+    with pytest.raises(ConfigError, match="a pad_token of its own"):
+        export_critic(tmp_path / "critic", tmp_path / "model", "sequence_classifier")
+    assert critic.values(TEXTS).shape == (4,)

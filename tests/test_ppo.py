@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.ppo import PPO, Rollout
+from lactchain.baselines.ppo import PPO, Rollout, Rows
 from lactchain.baselines.settings import PPOConfig
 from lactchain.errors import ConfigError
 
@@ -86,6 +86,21 @@ def test_all_continuous_actions_are_within_bounds_and_greedy_ones_repeat():
     assert actions.shape == (1, 500, 2) and actions.dtype == np.float32
     assert np.all((actions >= -1) & (actions <= 1)) and (np.abs(actions) == 1).any()
     assert np.array_equal(agent.act(x, greedy=True), agent.act(x, greedy=True))
+
+
+def test_a_minibatch_is_a_share_of_all_rows_each_once_and_normalised():
+    agent = PPO([replace(LINEAR, num_steps=10, batch_size=4)] * 2, LINE, TWO)
+    numbers = torch.arange(10.0).expand(2, 10)
+    batches = list(agent._minibatches(Rows(*[numbers] * 5)))
+    seen = torch.cat([rows[0][weights > 0] for (rows, *_), weights in batches])
+    assert sorted(seen.tolist()) == list(range(10)) and len(batches) == 3
+    for (rows, *_, advantages, _), weights in batches:
+        assert weights.sum().item() == pytest.approx(1)
+        kept = advantages[0][weights > 0]
+        if len(kept) > 1:
+            expected = rows[0][weights > 0]
+            expected = (expected - expected.mean()) / (expected.std() + 1e-8)
+            torch.testing.assert_close(kept, expected)
 
 
 def test_other_actions_and_a_batch_larger_than_a_rollout_are_refused():
