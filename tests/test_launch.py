@@ -172,35 +172,30 @@ POLLING = launched("""
 """)
 
 
-def test_a_signal_saves_and_then_ends():
-    with start(POLLING) as process:
+SIGNALS = ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGQUIT")
+ENDINGS = {
+    "a signal": ("", ["SIGINT"], 130),
+    "under nohup": ("signal.signal(1, signal.SIG_IGN)", ["SIGHUP", "SIGINT"], 130),
+    **{  # twice, and also in a background
+        name: (
+            f"signal.signal(signal.{name}, signal.SIG_DFL)",
+            [name] * 2,
+            128 + getattr(signal, name),
+        )
+        for name in SIGNALS
+    },
+}
+
+
+@pytest.mark.parametrize("heard, sent, code", ENDINGS.values(), ids=ENDINGS)
+def test_every_signal_that_ends_a_process_saves_first(heard, sent, code):
+    with start(f"import signal; {heard}\n{POLLING}") as process:
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
+        for name in sent:
+            process.send_signal(getattr(signal, name))
         out, err = process.communicate(timeout=20)
-    assert (out, process.returncode) == ("saved\n", 130)
+    assert (out, process.returncode) == ("saved\n", code), err
     assert err.endswith("\nstopped at step 3, saved in runs/x\n")
-
-
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGQUIT"])
-def test_every_signal_that_ends_a_process_saves_and_may_come_twice(name):
-    number = getattr(signal, name)
-    heard = f"import signal; signal.signal({int(number)}, signal.SIG_DFL)\n"  # also in a background
-    with start(heard + POLLING) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=20)
-    assert (out, process.returncode) == ("saved\n", 128 + number), err
-
-
-def test_a_run_under_nohup_outlives_its_terminal():
-    program = f"import signal; signal.signal(1, signal.SIG_IGN)\n{POLLING}"
-    with start(program) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=20)
-    assert (out, process.returncode) == ("saved\n", 130)
 
 
 def test_a_second_signal_ends_at_once():
