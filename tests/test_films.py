@@ -14,7 +14,6 @@ from lactchain.data.episodes import Episode
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import TextView
-from lactchain.errors import ConfigError
 from lactchain.worlds.canvas import AGENT, CELL, FILLS, FLAG, PAPER, WALL
 from lactchain_extras.films import Frame, NotingPolicy, film, write_gif
 from lactchain_extras.wordle.env import KINDS
@@ -108,11 +107,6 @@ def test_a_film_shows_what_an_episode_that_was_played_has_shown():
     assert [frame.caption.endswith(" (solved)") for frame in frames] == [False] * count + [True]
     x, y, *_ = info["positions"][-1]
     assert at(frames[-1].pixels, x + 0.5, y + 0.5) == ImageColor.getrgb(AGENT)
-
-
-def test_a_world_that_does_not_draw_itself_is_refused():
-    with pytest.raises(ConfigError, match="expected a world that draws itself"):
-        film(EnvironmentConfig("key_corridor:my/KeyCorridor-v0"), Episode(0), ())
 
 
 def test_films_stand_side_by_side_and_the_shorter_one_waits(tmp_path):
