@@ -163,9 +163,6 @@ def test_where_states_are_held_back_the_practised_ones_decide():
     assert fired({"loop_rate": 0.9, "practised/loop_rate": 0.1}) == {"loops": False}
 
 
-# --- movement -------------------------------------------------------------------------------------
-
-
 def walk(places, completions, bumps=None, state=True):
     """An episode through places, one action per completion; a completion "?" is no action."""
     infos = [{"state": {"at": place} if state else None, "bumped": []} for place in places]

@@ -158,9 +158,6 @@ def test_a_target_network_in_float32_follows_weights_of_16_bits(weights):
     assert float((gone * way).sum() / way.square().sum()) == pytest.approx(1 - 0.995**600, abs=1e-3)
 
 
-# --- adapters beside 16 bits ----------------------------------------------------------------------
-
-
 def nudge(model: torch.nn.Module, size: float) -> None:
     """Gives an adapter an update of that size."""
     torch.manual_seed(1)

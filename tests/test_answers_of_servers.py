@@ -16,8 +16,6 @@ from lactchain_extras.serving.policy import ServedActor
 from lactchain_extras.serving.servers import models_at
 from lactchain_extras.serving.transport import Transport
 
-# --- answers -------------------------------------------------------------------------------------
-
 
 def told_of(ids=None, logprobs=None):
     """The parts of an answer that tell of tokens."""
@@ -122,9 +120,6 @@ def test_words_of_a_server_move_nothing_on_the_screen():
     ):
         ask(server)
     assert str(error.value).isprintable()
-
-
-# --- the way there -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

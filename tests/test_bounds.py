@@ -82,9 +82,6 @@ def test_help_tells_the_bounds_in_plain_words(capsys):
     assert "Annotated" not in told
 
 
-# --- tunables ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Inner:
     rate: float = tunable(1e-3, 1e-5, 1e-1, log=True)

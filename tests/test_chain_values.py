@@ -171,9 +171,6 @@ def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():
         view.check(env.env)
 
 
-# --- means over plays -----------------------------------------------------------------------------
-
-
 LOTTERY = EnvironmentConfig("Lottery-v0", max_chain_length=1)
 HERE, THERE = {"seen": 0}, {"seen": 1}
 TICKETS = [f'["ticket {number}"]' for number in range(4)]

@@ -40,9 +40,6 @@ def clock(monkeypatch):
     return clock
 
 
-# --- the live line -------------------------------------------------------------------------------
-
-
 def test_the_line_tells_what_is_under_way_and_how_long_it_takes(clock):
     with under_way("round", 14, most=True) as rounds:
         rounds.at(0)
@@ -158,9 +155,6 @@ def test_a_growing_table_is_a_line_for_each_row(capsys):
 )
 def test_a_size_reads_as_people_say_it(size, told):
     assert in_bytes(size) == told
-
-
-# --- a whole pipeline ----------------------------------------------------------------------------
 
 
 def test_a_pipeline_prints_its_rounds_one_table_and_what_to_do_next(

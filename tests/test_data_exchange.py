@@ -49,9 +49,6 @@ def written_by_minari(minari, name, observation_space, *episodes):
         )  # fmt: skip
 
 
-# --- Minari --------------------------------------------------------------------------------------
-
-
 def test_what_minari_wrote_is_read_if_it_is_text(minari, tmp_path):
     ended = {"terminations": [False, True], "truncations": [False, False], "seed": 5}
     ended |= {"observations": ["a", "b", "c"], "actions": ["x", "y"], "rewards": [0.0, 1.0]}
@@ -101,9 +98,6 @@ def test_a_damaged_data_set_is_named(minari, tmp_path, file):
             damaged.write_bytes(content)
         with pytest.raises(DataError, match="theirs-v1: expected a Minari data set that can be"):
             read_minari(tmp_path / "theirs-v1")
-
-
-# --- Hugging Face --------------------------------------------------------------------------------
 
 
 def test_episodes_come_back_equal_from_a_dataset(tmp_path):

@@ -107,9 +107,6 @@ def legal_completions(grammar: ChainGrammar, tokenizer) -> list[tuple[int, ...]]
     return [(*ids, tokenizer.eos_token_id) for ids in encoded]
 
 
-# --- free -----------------------------------------------------------------------------------------
-
-
 def generated(model, prompt, num_tokens, eos=None):
     """What the library's own greedy `generate` answers to one prompt."""
     settings = {"max_new_tokens": num_tokens, "do_sample": False, "pad_token_id": 0}

@@ -114,9 +114,6 @@ def trained(critic: EmbeddingCritic, run_dir: Path, data: list[Trajectory], step
     return [record["loss"] for record in trainer.state.log_history if "loss" in record]
 
 
-# --- the instruction -----------------------------------------------------------------------------
-
-
 def test_an_instruction_stands_before_each_text_and_is_part_of_what_values_mean(tiny, tmp_path):
     """As SFR-Embedding-Mistral has it."""
     config = CriticConfig(str(tiny / "encoder"), instruction=TASK)
@@ -162,9 +159,6 @@ def test_an_encoder_reads_what_its_folder_puts_before_a_query(tiny, tmp_path, to
     assert own.texts(["2"]) == ["a 2 b"]
 
 
-# --- the end of sequence -------------------------------------------------------------------------
-
-
 def test_a_text_ends_in_the_token_that_sfr_pools(tmp_path):
     random_models.build_encoder(tmp_path, hidden_size=16, num_layers=1)  # the real vocabulary
     critic = EmbeddingCritic.from_config(CriticConfig(str(tmp_path), instruction=TASK))
@@ -205,9 +199,6 @@ def test_a_saved_critic_ends_its_texts_alike(sfr, tmp_path, lora):
     assert loaded.tokenize(["a text"])[0].count(EOS) == 1
     again = EmbeddingCritic.from_config(loaded.settings, trainable=True)
     assert again.tokenize(["a text"]) == critic.tokenize(["a text"])
-
-
-# --- a BERT --------------------------------------------------------------------------------------
 
 
 def test_a_bert_is_read_as_its_own_model_reads_and_averaged_over_real_tokens(bert):

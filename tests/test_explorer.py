@@ -151,9 +151,6 @@ def test_without_scripts_the_page_is_a_readable_summary(browser, page):
     visit.close()
 
 
-# --- questions -----------------------------------------------------------------------------------
-
-
 def test_an_answer_is_told_apart_from_the_episode_that_begins_with_it(visit, run):
     visit.open("states")
     n = next(n for n, played in enumerate(run.played) if len(played) == 2)

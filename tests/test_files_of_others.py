@@ -41,8 +41,6 @@ def asked(path):
     return [pair.prompt for pair in open_pairs(path)]
 
 
-# --- splits and descriptions ---------------------------------------------------------------------
-
 TRAIN, OTHER = pairs("1", "2", "3"), pairs("x", "y")
 
 
@@ -138,9 +136,6 @@ def test_a_file_of_another_kind_is_told_which_kinds_are_read(tmp_path, name, rea
         read(tmp_path / name)
 
 
-# --- implicit prompts ----------------------------------------------------------------------------
-
-
 def said(role, content):
     return {"role": role, "content": content}
 
@@ -189,9 +184,6 @@ def test_answers_to_two_prompts_or_none_are_refused(tmp_path, row):
     put(tmp_path / "a.jsonl", [row])
     with pytest.raises(DataError, match="a.jsonl: row 0"):
         open_pairs(tmp_path / "a.jsonl")
-
-
-# --- types ---------------------------------------------------------------------------------------
 
 
 STRANGE = {

@@ -40,9 +40,6 @@ def games(count):
     return lambda env: [Episode(seed) for seed in range(count)]
 
 
-# --- exact returns -------------------------------------------------------------------------------
-
-
 def uniform_moves(tables: MazeTables) -> np.ndarray:
     """The policy (S, 4) that draws any move."""
     return np.full(tables.bumped.shape, 1 / tables.bumped.shape[1])
@@ -114,9 +111,6 @@ def best_wordle_return(tables: WordTables, num_tries: int = 6) -> float:
         return total / len(words)
 
     return best(frozenset(range(len(tables.words))), num_tries)
-
-
-# --- what is played ------------------------------------------------------------------------------
 
 
 def test_the_floors_of_the_maze_are_the_known_ones():

@@ -90,9 +90,6 @@ def test_what_is_not_kept_is_said(tmp_path, caplog):
     assert "it has no chat template; put" in caplog.text
 
 
-# --- refused -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("share", [0.001, 0.05, 0.5, 0.999])
 def test_a_file_that_is_cut_is_refused(file, share):
     content = file.read_bytes()

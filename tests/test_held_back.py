@@ -91,9 +91,6 @@ def test_states_that_are_equal_in_the_fields_go_together():
         assert not asked(played) & texts
 
 
-# --- what is practised ---------------------------------------------------------------------------
-
-
 def test_an_episode_is_cut_where_it_would_ask_in_a_state_that_is_held_back():
     states, texts = held(HALF)
     env = make_language_env(HALF)
@@ -195,9 +192,6 @@ def test_values_of_tokens_are_not_learnt_from_such_a_record_either(weights, tmp_
     with pytest.raises(DataError, match=OF_THEM):
         read_view(config, tokenizer)
     assert len(read_view(replace(config, environment=GRID), tokenizer)[1])
-
-
-# --- what is evaluated ---------------------------------------------------------------------------
 
 
 NO_CHAIN = FunctionPolicy(lambda text: "?")
@@ -304,9 +298,6 @@ def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
     assert critic["held_back/critic_rmse"] > 0
     page = (tmp_path / "run/report.html").read_text()
     assert "round 2, held back" in page and not summary["target_met"]
-
-
-# --- what cannot be held back --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

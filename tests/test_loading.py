@@ -49,9 +49,6 @@ def edit_json(file: Path, **changes) -> None:
     file.write_text(json.dumps(kept | {k: v for k, v in changes.items() if v is not None}))
 
 
-# --- base models ---------------------------------------------------------------------------------
-
-
 def test_an_actor_comes_frozen_or_trainable(config):
     model, tokenizer = load_actor(config)
     assert not model.training and not any(w.requires_grad for w in model.parameters())

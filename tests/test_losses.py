@@ -64,9 +64,6 @@ def test_shapes_must_agree():
         monte_carlo_losses(*torch.zeros(4, 2))
 
 
-# --- advantages -----------------------------------------------------------------------------------
-
-
 def tensor(*numbers):
     return torch.tensor(numbers, dtype=torch.float64)
 

@@ -29,9 +29,6 @@ VALUING = BatchSettings("training.batch_size", "critic.max_length")
 LANGUAGE = [name for name in CLASSES if name != "make_offline_data"]
 
 
-# --- estimates -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def dry_run(monkeypatch):
     monkeypatch.setattr(process, "_dry_run", True)

@@ -41,9 +41,6 @@ def card_of(folder: Path) -> ModelCard:
     return ModelCard.load(folder / "README.md")
 
 
-# --- what a card says ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", CARDS.values(), ids=CARDS)
 def test_the_lines_that_load_weights_do(runs, name):
     run, place = name.split("/", 1)

@@ -71,9 +71,6 @@ def test_a_run_displays_itself_in_a_frame(tmp_path):
     assert "height: 400px" in frame
 
 
-# --- snippets ------------------------------------------------------------------------------------
-
-
 MOST_LINES = {
     "An environment": 1,
     "A policy of your own": 8,

@@ -43,9 +43,6 @@ def visited(trajectory):
     return [info["state"] for info in trajectory.infos]
 
 
-# --- the maze ------------------------------------------------------------------------------------
-
-
 def test_the_mazes_parts_force_stitching(maze_data):
     """No part holds both ends of the way, together they hold all of it, and they overlap."""
     regions = [Region(limits) for limits in MAZE.behavior.regions]

@@ -63,9 +63,6 @@ def played(config, policy, episodes):
     return [replace(trajectory, env_id="") for trajectory in trajectories]
 
 
-# --- ours over the wire --------------------------------------------------------------------------
-
-
 def test_episodes_over_the_wire_are_those_in_process_seed_by_seed(grid):
     env = make_language_env(GRID)
     starts = enumerate(env.start_states())
@@ -303,9 +300,6 @@ def test_bounds_are_those_of_going_through_all_chains_one_by_one(config):
         drawn = np.where(model.terminal, 0, mean - 0.125)
     assert best_within(model, 2, longest, 0.125)[0] == pytest.approx(best[model.non_terminal])
     assert random_within(model, 2, longest, 0.125)[1] == pytest.approx(drawn[model.non_terminal])
-
-
-# --- the command ---------------------------------------------------------------------------------
 
 
 def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():

@@ -184,9 +184,6 @@ def test_the_shipped_packages_become_an_actor_and_a_critic_that_go_through_the_p
     assert (tmp_path / "run/report.html").is_file()
 
 
-# --- refused -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -43,8 +43,6 @@ def saved(folder: Path, *results: str) -> Path:
     return folder
 
 
-# --- names ---------------------------------------------------------------------------------------
-
 NO_WORLD = {
     "Taxxi-v4": "no Gymnasium environment 'Taxxi-v4': .*Did you mean: `Taxi`",
     "nomodule:my/Env-v0": "nomodule:my/Env-v0 is of the module nomodule, .* add --import nomodule",
@@ -128,9 +126,6 @@ def test_a_missing_run_is_not_taken_for_a_model_of_the_hub():
     assert "--download" not in str(error.value)
     with pytest.raises(DataError, match="--download"):
         look_up(EvaluateConfig(actor=GuidedActorConfig("someone/nothing-7B")))
-
-
-# --- runs for their results ----------------------------------------------------------------------
 
 
 def test_a_run_stands_for_its_results(tmp_path):
@@ -235,9 +230,6 @@ def test_a_result_of_another_run_is_still_refused(weights, finished, tmp_path):
         shutil.copytree(finished("train_critic") / "critic", run.path("critic"))
     with pytest.raises(DataError, match="was written elsewhere"):
         lactchain.load_critic(tmp_path / "other/critic")
-
-
-# --- late errors ---------------------------------------------------------------------------------
 
 
 def test_errors_of_stages_name_the_settings_of_the_pipeline(weights, tmp_path):

@@ -112,9 +112,6 @@ def test_the_texts_of_an_environment_hold_all_that_it_says():
     assert len({text for text in texts if text.startswith("[")}) > 50
 
 
-# --- downloads -----------------------------------------------------------------------------------
-
-
 def test_without_network_the_command_and_the_licence_are_named(tmp_path):
     with pytest.raises(DataError) as error:
         main(PrepareWeightsConfig(folder=str(tmp_path), download=[MISTRAL]))

@@ -197,8 +197,6 @@ def test_a_chat_template_that_does_harm_or_does_not_end_is_an_error(template, mo
         PromptTemplate(byte_level(template, []), "none")
 
 
-# --- data of others ------------------------------------------------------------------------------
-
 TRIMS = {
     "both ends": byte_level(NO_SYSTEM, ["<start>", "<end>"]),
     "nothing": byte_level(CHATML, ["<|im_start|>", "<|im_end|>"]),

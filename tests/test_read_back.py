@@ -259,9 +259,6 @@ def test_what_a_pipeline_shows_first_is_not_copied_from_a_damaged_stage(tmp_path
     assert not (run.directory / "episodes_before.json").exists()
 
 
-# --- what a run reads from elsewhere -------------------------------------------------------------
-
-
 MODEL_FILES = ("config.json", "tokenizer.json", "model.safetensors", "original/params.json")
 
 

@@ -46,9 +46,6 @@ def heard(trajectories):
     ]
 
 
-# --- what a rollout depends on -------------------------------------------------------------------
-
-
 def test_episodes_depend_neither_on_neighbours_nor_on_shards(actor, tmp_path):
     episodes = sampled_episodes(make_language_env(GRID), 20, seed=3)
     one_by_one = Rollouts(GRID, num_envs=1).play(actor, episodes)
@@ -168,9 +165,6 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
     assert f"{paths[2]}: is made again ({manifest_beside(paths[2])}" in caplog.text
     assert tally_again["num_chains"] == tally["num_chains"] == sum(map(len, first))
     assert rollouts.tally["num_chains"] == sum(map(len, first[8:32]))
-
-
-# --- figures -------------------------------------------------------------------------------------
 
 
 def test_garbage_is_all_invalid_and_never_succeeds(tmp_path):

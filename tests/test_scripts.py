@@ -70,9 +70,6 @@ def test_killed_before_its_summary_it_ends_with_the_same_bits(script, finished, 
     assert after == before or "training" not in vars(config_of(script, weights, run_dir))
 
 
-# --- play ----------------------------------------------------------------------------------------
-
-
 def play(monkeypatch, lines: list[str], config: PlayConfig) -> float:
     def type_next(*_):
         if not lines:
@@ -138,9 +135,6 @@ def test_an_episode_that_was_played_is_left_as_a_moving_picture(monkeypatch, tmp
     with pytest.raises(ConfigError, match="draws itself"):
         play(monkeypatch, ["1"], drawless)
     assert capsys.readouterr().out.count("goal") == 1  # it is refused before it begins
-
-
-# --- results of other runs -----------------------------------------------------------------------
 
 
 def test_an_actor_starts_from_any_run_or_checkpoint(finished, weights, tmp_path):

@@ -57,9 +57,6 @@ def test_killed_at_random_times_a_script_ends_with_the_same_bits(finished, weigh
     assert contents(tmp_path / "run", script) == contents(finished(script), script)
 
 
-# --- on two processes ----------------------------------------------------------------------------
-
-
 def test_both_processes_end_when_the_folder_is_refused(weights, tmp_path):
     config = config_of("collect_rollouts", weights, tmp_path / "run")
     with Run.open(tmp_path / "run", config) as run:

@@ -76,9 +76,6 @@ def outputs(kind, config, learnt, spaces):
     return found
 
 
-# --- taking out and joining -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("kind", "config"), AGENTS)
 def test_members_that_are_joined_again_are_what_they_were(kind, config):
     population, _, spaces = trained(config, kind, num_members=3)
@@ -124,9 +121,6 @@ def test_no_two_uses_of_episodes_meet(monkeypatch):
         species.certify(member)
         assert len(seeds[-1]) == CERTIFYING_EPISODES and species.num_env_steps == 3
     assert len({start for episodes in seeds for start in episodes}) == sum(map(len, seeds))
-
-
-# --- architecture ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
@@ -188,9 +182,6 @@ def test_moments_are_cut_as_the_weights_they_belong_to_and_those_of_a_merged_lay
 
 def test_a_network_without_hidden_layers_has_no_architecture_to_change():
     assert mutate_architecture(replace(SMALL, hidden=()), None, GROW, None) is None
-
-
-# --- the other mutations --------------------------------------------------------------------------
 
 
 def test_noise_is_relative_to_the_weights_and_spares_the_optimiser(member):

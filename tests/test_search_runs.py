@@ -66,9 +66,6 @@ def cut(monkeypatch, run_dir, owner, name, call, **changes):
         run(run_dir, **changes)
 
 
-# --- evolution ------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module", params=[{"ppo": PPO}, {"ppo": None, "dqn": DQN}])
 def uncut(request, tmp_path_factory):
     """The changes of a search of each kind of agent, its folder and what it returned."""
@@ -314,9 +311,6 @@ def test_a_shrinking_search_that_was_cut_goes_on_exactly(tmp_path, monkeypatch):
     cut(monkeypatch, tmp_path / "cut", agents.AgentSpecies, "train", 5, evolution=settings)
     assert run(tmp_path / "cut", evolution=settings) == whole
     assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
-
-
-# --- bad input ------------------------------------------------------------------------------------
 
 
 def test_a_tunable_out_of_its_bounds_is_refused(tmp_path):

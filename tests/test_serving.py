@@ -49,9 +49,6 @@ def test_the_weights_here_are_loaded_once(engine):
     assert other.local.decoder.model is third.local.decoder.model is actor.local.decoder.model
 
 
-# --- answers -------------------------------------------------------------------------------------
-
-
 def test_a_chain_that_was_asked_for_has_to_be_one(engine, monkeypatch):
     actor = ServedActor.from_config(asked_of(engine, decoding="constrained"), GRAMMAR)
     ids = [*actor.tokenizer("[]", add_special_tokens=False)["input_ids"]]
@@ -117,9 +114,6 @@ def test_a_run_says_what_its_servers_were_and_are(engine, tmp_path, monkeypatch,
         assert "12345" not in written
     (line,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert line.endswith("before: vllm_config.model_config.dtype was bfloat16, is float16")
-
-
-# --- adapters ------------------------------------------------------------------------------------
 
 
 def test_adapters_are_asked_by_the_name_of_their_content_on_every_server(engine, weights, adapters):

@@ -16,8 +16,6 @@ from lactchain_extras.serving.policy import ServedActor, drift
 from lactchain_extras.serving.servers import identity
 from lactchain_extras.serving.transport import KEY
 
-# --- a run ---------------------------------------------------------------------------------------
-
 
 class Changing(Engine):
     """Answers some completions as it should, then in another way."""

@@ -146,9 +146,6 @@ def test_a_history_remembers_letters_of_any_language(names):
     assert text in env.observation_space and completion in env.action_space
 
 
-# --- worlds that cannot be put back --------------------------------------------------------------
-
-
 BLACKJACK = EnvironmentConfig("others/Blackjack-v0", max_chain_length=2)
 """The example of the README: no states, no success, a hidden card, and dice."""
 

@@ -168,9 +168,6 @@ def test_bytes_of_hdf5_are_of_the_file_itself_and_as_many(tmp_path):
         read_h5_transitions(path)
 
 
-# --- adapters -------------------------------------------------------------------------------------
-
-
 def base(weights):
     return AutoModelForCausalLM.from_pretrained(weights / "actor", dtype=torch.float32)
 
@@ -247,9 +244,6 @@ def test_weights_of_a_model_are_floating_point(weights, tmp_path, kind):
     save_file(stored | {name: stored[name].to(kind)}, file, {"format": "pt"})
     with pytest.raises(DataError, match=r"q_proj\.weight: expected floating point, got"):
         load_actor(ActorConfig(str(tmp_path)))
-
-
-# --- runs -----------------------------------------------------------------------------------------
 
 
 METRICS = ('{"a": 1}', '{"step": null}', '{"step": [1]}', '{"step": 1, "time": "x"}')

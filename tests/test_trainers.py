@@ -49,9 +49,6 @@ def test_extra_arguments_must_exist_and_be_free_and_valid(tmp_path, name, expect
         training_arguments(changed(extra={name[1:] or "optim": "fast"}), tmp_path, 0)
 
 
-# --- training ------------------------------------------------------------------------------------
-
-
 def test_simpo_learns_to_prefer_the_chosen_completions(tiny, run_dir):
     settings = changed(num_epochs=12, batch_size=10)
     with open_run(run_dir) as run:
@@ -119,9 +116,6 @@ def test_evaluation_leaves_no_trace_in_the_random_state(tiny, run_dir):
         before = torch.get_rng_state()
         critic_trainer.evaluate(critic_trainer.table)
         assert torch.equal(torch.get_rng_state(), before)
-
-
-# --- around an update -----------------------------------------------------------------------------
 
 
 @pytest.fixture

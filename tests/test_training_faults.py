@@ -185,9 +185,6 @@ def test_a_damaged_checkpoint_is_set_aside_and_one_with_a_foreign_file_is_used(
     assert (folder / "set-aside-1-checkpoint-9" / name).read_bytes() == content
 
 
-# --- numbers that are not finite ------------------------------------------------------------------
-
-
 def parameters(trainer):
     return [p.detach().clone() for p in trainer.model.parameters()]
 

@@ -42,9 +42,6 @@ def trained(trainer):
     return [record["reward"] for record in trainer.state.log_history if "reward" in record]
 
 
-# --- by a rollout --------------------------------------------------------------------------------
-
-
 def played(mistral, rows, longest=64):
     return rollout(GRID, 16)([row["prompt"] for row in rows], standing_in(mistral, longest))
 
@@ -163,9 +160,6 @@ def test_gradients_of_episodes_of_several_turns_are_those_of_what_the_model_said
     assert batch["advantages"].abs().max() > 0.5 and (batch["tool_mask"] == 0).any()
     expected = by_hand(trainer.model, batch)
     assert torch.linalg.norm(own - expected) < 1e-3 * torch.linalg.norm(expected)
-
-
-# --- by tool calls -------------------------------------------------------------------------------
 
 
 def test_a_tool_call_plays_a_chain_and_silence_is_what_is_no_chain():

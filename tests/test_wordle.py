@@ -71,9 +71,6 @@ def test_what_fits_is_what_the_knowledge_of_letters_allows(words, guesses, data)
     )
 
 
-# --- rules and texts -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("guess", "hidden", "marks"),
     [
@@ -228,9 +225,6 @@ def test_a_board_can_be_read_back():
     for text in ("", "motto", "Wordle:\nm o t t o\n"):
         with pytest.raises(ValueError, match="observation: expected a game"):
             read_board(text)
-
-
-# --- bad input -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

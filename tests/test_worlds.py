@@ -52,8 +52,6 @@ def test_no_script_of_the_page_names_a_world():
     assert not [path for path in scripts if NAMES.search(path.read_text(encoding="utf-8"))]
 
 
-# --- a world from outside ------------------------------------------------------------------------
-
 CORRIDOR = EnvironmentConfig(
     "key_corridor:my/KeyCorridor-v0", template="{cell} {keys}", max_chain_length=2, max_chains=8
 )
