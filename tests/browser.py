@@ -43,7 +43,6 @@ class Visit:
         self.page.click(f"#tab-{screen}")
 
     def text(self, selector: str) -> str:
-        """What is shown there."""
         return self.page.inner_text(selector)
 
     def ask(self, expression: str):
@@ -78,5 +77,4 @@ def choose(visit, state) -> None:
 
 
 def four_digits(value: float) -> str:
-    """A number as the page writes it."""
     return f"{value:.4g}".replace("-", "−")

@@ -66,7 +66,6 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def root() -> Path:
-    """The root of the repository."""
     return ROOT
 
 

@@ -34,7 +34,6 @@ def running(app):
 
 
 def session(url, **options):
-    """A session of a server of ours."""
     return connect(f"ws{url.removeprefix('http')}/ws", **options)
 
 

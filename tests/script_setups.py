@@ -118,7 +118,6 @@ STAGES = [name for name in CLASSES if name != "run_pipeline"]
 
 
 def build_weights(folder: Path) -> Path:
-    """Writes an untrained actor and encoder."""
     prepare_tiny_actor(folder / "actor", SHAPE, GRID)
     prepare_tiny_encoder(folder / "encoder", folder / "actor")
     return folder
@@ -198,7 +197,6 @@ def weighted_runs(weights: Path, finished: Callable[[str], Path], folder: Path) 
 
 
 def stage(script: str) -> ModuleType:
-    """The module of the stage that a script launches."""
     main = runpy.run_path(str(SCRIPTS / f"{script}.py"))["main"]
     return sys.modules[main.__module__]
 

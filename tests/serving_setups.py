@@ -41,14 +41,12 @@ def draw_adapters(weights, folder):
 
 @contextmanager
 def asking(*servers, timeout_seconds=5.0, **more):
-    """A transport to servers of the tests."""
     urls = [server.url for server in servers]
     with closing(Transport(urls, timeout_seconds=timeout_seconds, **more)) as transport:
         yield transport
 
 
 def ask(server, **more):
-    """The answer of a server to an empty question."""
     with asking(server, **more) as transport:
         return transport.post("/v1/completions", {}, lambda body: body).result()
 

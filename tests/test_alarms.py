@@ -102,7 +102,6 @@ def course(*rounds, num_episodes=100):
 
 
 def stopped(rounds, match):
-    """The line with which a run of such rounds ends."""
     with pytest.raises(CollapseError, match=match) as stop:
         check_collapse(rounds)
     assert stop.value.exit_code == 7

@@ -89,7 +89,6 @@ def test_what_may_come_of_a_guess_by_hand():
 
 
 def lake(env, action):
-    """Gymnasium's own table of FrozenLake."""
     return [
         Outcome(probability, reward, None if over else {"state": state})
         for probability, state, reward, over in env.unwrapped.P[env.unwrapped.s][action]

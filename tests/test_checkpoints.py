@@ -32,7 +32,6 @@ def make_checkpoint(directory: Path, step: int, **extra) -> Path:
 
 @pytest.fixture
 def run_dir(tmp_path):
-    """The folder of a run."""
     folder = tmp_path / "run"
     folder.mkdir()
     name_run(folder, "mine")

@@ -29,7 +29,6 @@ RECIPE = ["--config", "tiny", "--run.run_dir", "runs/quickstart", "--run.seed", 
 
 
 def run(*words: str, **options) -> subprocess.CompletedProcess:
-    """The command as a shell starts it."""
     words = (sys.executable, "-m", "lactchain", *words)
     return subprocess.run(words, capture_output=True, text=True, **options)
 

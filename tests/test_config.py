@@ -282,7 +282,6 @@ ANY = st.sampled_from(HOSTILE) | VALUES
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

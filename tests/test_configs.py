@@ -30,7 +30,6 @@ H100_BYTES, RTX4090_BYTES = 80e9, 24 * 2**30
 
 
 def load(name: str):
-    """The configuration in `configs/<script>/<setting>.yaml`, as its script reads it."""
     file = str(ROOT / "configs" / f"{name}.yaml")
     return parse(config_class(Path(name).parent.name), ["--config", file])
 

@@ -56,7 +56,6 @@ def test_files_that_a_page_names_are_there(page):
 
 @pytest.fixture(scope="module")
 def known() -> set[str]:
-    """Every setting of every script."""
     return set().union(*(keys(config_class(script)) for script in SCRIPTS))
 
 

@@ -137,7 +137,6 @@ def test_legal_moves_never_meet_a_wall_however_much_is_seen(template):
 
 
 def assert_mean(played, exact):
-    """Within four standard errors."""
     assert played.mean() == pytest.approx(exact, abs=4 * played.std() / len(played) ** 0.5)
 
 

@@ -28,7 +28,6 @@ def file(tmp_path):
 
 
 def prepared(file: Path) -> Path:
-    """The folder that a command makes of a GGUF file."""
     main(PrepareWeightsConfig(folder=str(file.parent / "weights"), gguf=[str(file)]))
     return file.parent / "weights" / file.stem
 

@@ -26,7 +26,6 @@ def url():
 
 
 def post(url, body, **headers):
-    """The status and the text of an answer."""
     request = urllib.request.Request(f"{url}/GridWorld/task", body, headers)
     try:
         with urllib.request.urlopen(request, timeout=30) as reply:

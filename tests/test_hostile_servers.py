@@ -100,7 +100,6 @@ def url():
 
 
 def exchange(client, url, fault, body=None):
-    """What came of one exchange."""
     address = f"{url}/{[*FAULTS].index(fault)}"
     try:
         return parsed(address, text_of(client, address, body))

@@ -40,7 +40,6 @@ ROUNDS = 1, 2
 
 @pytest.fixture(scope="module")
 def pipeline(weights, finished):
-    """The configuration of a run, and its folder."""
     folder = str(finished("run_pipeline"))
     return config_of("run_pipeline", weights, folder), folder
 
@@ -127,7 +126,6 @@ def test_candidates_are_as_probable_as_the_actor_finds_them(pipeline):
 
 
 def texts_of(found):
-    """The prompts of an inspection's states."""
     return dict(zip(*(found.answers[n].to_pylist() for n in ("state_id", "text")), strict=True))
 
 

@@ -31,7 +31,6 @@ def actor(small, tmp_path):
 
 
 def refused(actor, message) -> str:
-    """What is said of an actor that cannot be loaded."""
     config = actor if isinstance(actor, ActorConfig) else ActorConfig(model=str(actor))
     with pytest.raises(DataError, match=message) as error:
         load_actor(config)

@@ -49,7 +49,6 @@ def states(env):
 
 
 def ahead(env, **changes):
-    """The exact model of the corridor."""
     to = np.array([[[max(0, c - 1)], [c + 1]] for c in range(CELLS)] + [[[CELLS]] * 2])
     over = np.arange(CELLS + 1) == CELLS
     arrays = {"next_state": to, "probability": np.ones(to.shape), "reward": np.zeros(to.shape)}

@@ -49,7 +49,6 @@ def pipeline_of(weights: Path, run_dir: Path, **changes: Any) -> RunPipelineConf
 
 
 def played_actions(folder: Path) -> int:
-    """Actions of a round's episodes, and of its candidates."""
     episodes = sum(sum(t.num_actions) for t in read_trajectories(folder / "critic/trajectories"))
     return episodes + read_summary(folder / "simpo")["num_env_steps"]
 

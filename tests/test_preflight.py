@@ -36,7 +36,6 @@ ROOT = Path(__file__).parent.parent
 
 
 def saved(folder: Path, *results: str) -> Path:
-    """The folder of a run that has saved such results."""
     for result in results:
         (folder / result).mkdir(parents=True)
     write_run_file(folder, {})

@@ -60,7 +60,6 @@ def variables():
 
 @pytest.fixture(scope="module")
 def two():
-    """Two workers on this machine."""
     ray = pytest.importorskip("ray")
     from lactchain_extras.serving import ray_workers
 

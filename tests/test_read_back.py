@@ -51,7 +51,6 @@ FILES = {
 
 
 def run_folder(folder: Path, run_id: str) -> Path:
-    """A folder that belongs to a run."""
     folder.mkdir()
     write_run_file(folder, {"run_id": run_id})
     return folder

@@ -107,7 +107,6 @@ def recipe(tmp_path):
 
 
 def free_ports(count):
-    """The first of so many ports that nobody listens at."""
     for port in range(20000 + os.getpid() % 10000, 60000, count):
         if not any(listens(node, port + more) for node in NODES for more in range(count)):
             return port

@@ -54,7 +54,6 @@ class Page(HTMLParser):
             self.texts.append(data.strip())
 
     def table(self, name: str) -> dict[str, list]:
-        """A table that the page holds."""
         return unpack(next(text for kind, text in self.scripts if kind.get("data-table") == name))
 
     def assert_harmless(self):

@@ -25,7 +25,6 @@ def movement(seen, action, after):
 
 
 def paying(reward):
-    """A scheme that pays so."""
     return SimpleNamespace(reward=reward)
 
 

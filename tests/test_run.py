@@ -25,14 +25,12 @@ SEEDED = replace(CONFIG, run=settings.RunConfig(seed=1))
 
 
 def leave_something(run_dir: Path, config: Config = CONFIG) -> Run:
-    """A run that has produced something, closed."""
     with Run.open(run_dir, config) as run:
         run.log({"loss": 1.0}, step=0)
     return run
 
 
 def refused(run_dir: Path, error: type[Exception], words: str, config: Config = CONFIG):
-    """A run that cannot be opened says why."""
     with pytest.raises(error, match=words) as refusal:
         Run.open(run_dir, config)
     assert "\n" not in str(refusal.value)
@@ -79,7 +77,6 @@ def test_another_configuration_is_refused_with_its_differences(run_dir):
 
 
 def of_stage(run_dir: Path, base: Path) -> Config:
-    """A stage in a folder of a run, on a base model."""
     critic = settings.CriticConfig(str(base))
     return Config(settings.RunConfig(run_dir=str(run_dir / "critic")), critic)
 
@@ -216,7 +213,6 @@ def test_a_second_process_is_refused_until_the_first_dies(run_dir):
 
 
 def with_a_part(run_dir: Path) -> Run:
-    """A run with a part that names it."""
     run = leave_something(run_dir)
     part = run_dir / "checkpoints/checkpoint-1"
     part.mkdir(parents=True)

@@ -20,7 +20,6 @@ SEEDS = [3, 4]
 
 @pytest.fixture(scope="module", params=["all weights", "adapter"])
 def simpo(request, weights, tmp_path_factory):
-    """A finished run of SimPO, and its configuration."""
     config = config_of("train_simpo", weights, tmp_path_factory.mktemp("runs") / "simpo")
     lora = LORA if request.param == "adapter" else None
     config = replace(config, actor=replace(config.actor, lora=lora, strategy="direct"))

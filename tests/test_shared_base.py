@@ -44,7 +44,6 @@ def loads(config, tmp_path):
 
 
 def places(model) -> set[int]:
-    """Where the matrices of a trunk are."""
     trunk = model.get_base_model().base_model
     return {p.data_ptr() for n, p in trunk.named_parameters() if p.dim() > 1 and "lora" not in n}
 
