@@ -13,11 +13,9 @@ from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 from minigrid.core.world_object import Ball, Door, Key, Wall
 from minigrid.minigrid_env import MiniGridEnv
 
-from lactchain import plugins
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts
-from lactchain.environments import registry
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.errors import ConfigError
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
@@ -192,14 +190,6 @@ def test_scenes_show_where_everything_is():
 def test_an_unknown_level_is_refused(level_id, message):
     with pytest.raises(ConfigError, match=message):
         language_env(level_id)
-
-
-def test_a_missing_package_is_named_with_how_to_have_it(monkeypatch):
-    scheme = plugins.add_on("minigrid", plugins.SCHEMES)
-    monkeypatch.setattr(registry.plugins, "add_on", lambda *_: scheme)
-    monkeypatch.setattr(registry, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"pip install '\.\[minigrid\]'"):
-        language_env(LOCAL)
 
 
 @pytest.mark.parametrize(
