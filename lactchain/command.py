@@ -12,7 +12,6 @@ import json
 import os
 import re
 import runpy
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -76,8 +75,6 @@ def main() -> None:
     except LactChainError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:  # while modules are read
-        sys.exit(128 + signal.SIGINT)
 
 
 def overview() -> str:

@@ -39,22 +39,12 @@ from lactchain.runs import distributed
 from lactchain.runs.console import LogLines, console, guard_streams, leave_streams, one_line, tell
 from lactchain.runs.preflight import look_up
 from lactchain.runs.progress import is_watched, nothing_under_way
+from lactchain.runs.signals import AT_ONCE, STOPPING
 from lactchain.storage.files import begin_here
 
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
 LOST_SECONDS = 5.0
-AT_ONCE = (signal.SIGTERM, signal.SIGINT)
-STOPPING = (
-    *AT_ONCE,
-    *(
-        getattr(signal, name)  # Windows has none of them
-        for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
-        if hasattr(signal, name)
-    ),
-)
-"""Signals that a process saves after: besides Ctrl-C and SIGTERM that of a terminal that closes,
-and those by which schedulers warn of a time limit. The first two, said again, end it at once."""
 TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 
 QUESTIONS = """--dry_run makes nothing: it prints the memory that this takes, beside what the device
