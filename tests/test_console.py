@@ -229,6 +229,11 @@ def test_a_console_that_takes_nothing_costs_the_lines_and_not_the_run(tmp_path, 
     assert (process.returncode, (tmp_path / "run.done").exists()) == (0, True), said
 
 
+def test_a_console_that_a_world_closes_shows_what_comes_after():
+    with start(launched("sys.stdout.close()\nsys.stderr.close()\nprint('shown')")) as process:
+        assert (*process.communicate(timeout=60), process.returncode) == ("shown\n", "", 0)
+
+
 def test_no_text_of_others_commands_a_terminal_and_no_line_fills_it(tmp_path):
     with start(TALKATIVE, f"--run.run_dir={tmp_path / 'run'}") as process:
         _, err = process.communicate(timeout=60)

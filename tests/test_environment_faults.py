@@ -15,7 +15,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lactchain import LanguageEnv, Rollouts, TextView
+from lactchain import Episode, FunctionPolicy, LanguageEnv, Rollouts, TextView
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.environments.faults import overdue
@@ -80,6 +80,15 @@ def in_text():
     env = language_env("test/Odd-v0")
     env.reset(seed=7)
     env.step('["right", "left"]')
+
+
+def in_a_rollout():
+    seeds = [Episode(7), Episode(8)]
+    Rollouts("test/Odd-v0", 2).play(FunctionPolicy(lambda _: '["right", "left"]'), seeds)
+
+
+def in_an_evaluation():
+    evaluate_members(lambda o: np.ones(o.shape[:2], int), "test/Odd-v0", 1, 2, seed=3)
 
 
 def with_agents():
@@ -245,7 +254,7 @@ def in_a_session():
 @pytest.mark.parametrize(
     ("play", "when"),
     [(play, when) for play in (with_agents, in_text) for when in ("made", "reset")]
-    + [(in_a_session, "step")],
+    + [(play, "step") for play in (in_a_session, in_a_rollout, in_an_evaluation, with_agents)],
 )
 def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
     play, when, odd, monkeypatch
@@ -257,9 +266,10 @@ def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
         torch.set_default_device("meta")
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
+        torch.set_num_threads(2)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if when != "made":
-            return (row(0, 0), {}) if when == "reset" else answers()()
+            return (row(0, 0), {}) if when == "reset" else answers(terminated=True)()
 
     seed_everything(0, threads=1)
     odd(change if when == "reset" else None, change if when == "step" else answers())
@@ -268,8 +278,8 @@ def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
     try:
         play()
         weight = torch.nn.Linear(1, 1).weight
-        told = weight.dtype, weight.device.type, torch.is_grad_enabled()
-        assert told == (torch.float32, "cpu", True) and signal.getsignal(signal.SIGTERM) == heard
+        told = weight.dtype, weight.device.type, torch.is_grad_enabled(), torch.get_num_threads()
+        assert told == (torch.float32, "cpu", True, 1) and signal.getsignal(signal.SIGTERM) == heard
     finally:
         signal.signal(signal.SIGTERM, heard)
         seed_everything(0, threads=1)

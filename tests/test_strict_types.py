@@ -256,6 +256,13 @@ def test_steps_and_times_of_a_run_are_numbers(tmp_path, line):
         read_metrics(tmp_path)
 
 
+def test_a_record_of_a_run_stands_there_once(tmp_path):
+    lines = [f'{{"step": 1, "time": 2.5, "loss": {loss}}}\n' for loss in (1, 2, 1)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    with pytest.raises(DataError, match="metrics.jsonl: line 3 is line 1 again; remove one"):
+        read_metrics(tmp_path)
+
+
 def test_lines_are_read_from_plain_files_alone(tmp_path):
     os.mkfifo(tmp_path / "metrics.jsonl")
     with pytest.raises(DataError, match="expected a file, got a folder, a pipe or a device"):

@@ -16,6 +16,7 @@ import numpy as np
 
 from lactchain.baselines.member_envs import check_finite, make_numeric_env
 from lactchain.baselines.settings import WorldConfig
+from lactchain.environments.faults import undone
 from lactchain.environments.registry import find_env
 from lactchain.errors import EnvironmentFault, Interrupted
 from lactchain.functional.random_streams import env_seeds
@@ -82,13 +83,13 @@ def evaluate_members(
         observations, _ = envs.reset(seed=seeds)
         check_finite("observation", observations, seeds)
         returns, lengths = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-        playing = np.ones(shape, dtype=bool)
+        playing, step = np.ones(shape, dtype=bool), undone(envs.step)
         while playing.any():
             if stop_requested():
                 raise Interrupted(stop_requested(), "stopped in an evaluation")
             actions = act(observations.reshape(*shape, *observations.shape[1:]))
             flat = np.asarray(actions).reshape(-1, *actions.shape[2:])
-            observations, rewards, terminated, truncated, _ = envs.step(flat)
+            observations, rewards, terminated, truncated, _ = step(flat)
             check_finite("reward", rewards, seeds, flat)
             check_finite("observation", observations, seeds, flat)
             returns += np.where(playing, rewards.reshape(shape), 0.0)

@@ -22,6 +22,7 @@ from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.transitions import Minibatch
 from lactchain.baselines.vector import make_vector_env
 from lactchain.environments.checks import owned
+from lactchain.environments.faults import undone
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.errors import ConfigError, LactChainError, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
@@ -76,6 +77,7 @@ class MemberEnvs:
         self._returns = np.zeros(self.shape)
         self._lengths = np.zeros(self.shape, dtype=np.int64)
 
+    @undone
     def step(self, actions: np.ndarray) -> Transition:
         """Plays one action (P, N, …) in every copy.
 

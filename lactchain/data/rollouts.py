@@ -118,6 +118,7 @@ class Rollouts:
             _answers_of(policy) as answers,
             _side_by_side(count if self.env.view.waits else 1) as each,
         ):
+            plays = faults.undone(each)
             while True:
                 idle = [place for place in places if place.index is None]
                 with self.measure("environment"):
@@ -131,11 +132,12 @@ class Rollouts:
                     answered = answers.to(busy)
                 with self.measure("environment"):
                     ids = [place.index for place, _ in answered]
-                    ended = each(lambda a: a[0].step(a[1], self.config.id, policy.name), answered)
+                    ended = plays(lambda a: a[0].step(a[1], self.config.id, policy.name), answered)
                 played |= {i: done for i, done in zip(ids, ended, strict=True) if done is not None}
                 self.tally["num_chains"] += len(answered)
                 step.at(len(played))
 
+    @faults.undone
     def outcomes(
         self,
         states: Sequence[State | RecordedText],

@@ -4,9 +4,9 @@ Whatever comes of it is an `EnvironmentFault` that names the seed and the last a
 way is known to whoever watches.
 """
 
-import signal
 import time
 import traceback
+from _signal import SIGINT, SIGTERM, getsignal, signal  # looking up names takes 100 times as long
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial, wraps
@@ -25,14 +25,13 @@ MOST_SHOWN = 300
 _under_way: dict[int, tuple[float, gym.Env, Seed, Any]] = {}
 """What each thread waits for."""
 OURS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    f"handler of {n}": (partial(signal.getsignal, n), partial(signal.signal, n))
-    for n in (signal.SIGINT, signal.SIGTERM)
+    f"handler of {n}": (partial(getsignal, n), partial(signal, n)) for n in (SIGINT, SIGTERM)
 }
 """What a world may not change of its process: how it is read, and how it is set."""
 
 
 def undone(call: Callable[P, Result]) -> Callable[P, Result]:
-    """What a world changes of the process, while it is made or reset by a call, is put back."""
+    """What a world changes of its process in a call that makes, resets or plays it is put back."""
 
     @wraps(call)
     def and_back(*args: P.args, **kwargs: P.kwargs) -> Result:

@@ -40,6 +40,9 @@ class Unfailing:
         with suppress(OSError, ValueError):
             self._stream.flush()
 
+    def close(self) -> None:
+        """Nothing: a world may not take the console away."""
+
     def close_quietly(self) -> None:
         """Leaves nothing that Python would fail to write when the process ends."""
         try:

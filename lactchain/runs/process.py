@@ -275,8 +275,9 @@ def seed_everything(seed: int, threads: int | None = None) -> None:
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     torch.set_grad_enabled(True)
+    OURS["threads"] = torch.get_num_threads, torch.set_num_threads
     OURS["types"] = torch.get_default_dtype, torch.set_default_dtype
-    OURS["device"] = torch.get_default_device, lambda _: torch.set_default_device(None)
+    OURS["device"] = lambda: torch.empty(0).device, lambda _: torch.set_default_device(None)
     OURS["gradients"] = torch.is_grad_enabled, torch.set_grad_enabled
 
 

@@ -283,7 +283,10 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     """The records of `metrics.jsonl`; a last line that a crash has cut is left out."""
     file = Path(run_dir) / "metrics.jsonl"
     records = read_json_lines(file)
+    seen: dict[str, int] = {}
     for number, record in enumerate(records, start=1):
+        if (first := seen.setdefault(repr(record), number)) != number:
+            raise DataError(f"{file}: line {number} is line {first} again; remove one of them")
         told = {"step": record.get("step"), "time": record.get("time", 0)}
         whole = [value for value in record.values() if type(value) is int]
         is_told = all(type(value) in (int, float) for value in told.values())
