@@ -4,6 +4,7 @@ import random
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import httpx2
@@ -24,7 +25,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 def dripping(data):
     """A byte at a time, and in the end nothing but silence."""
 
-    def play(peer):
+    def play(peer, chance):
         for byte in data:
             peer.sendall(bytes([byte]))
             time.sleep(DRIP)
@@ -34,7 +35,7 @@ def dripping(data):
 
 
 def endlessly(data):
-    def play(peer):
+    def play(peer, chance):
         while True:
             peer.sendall(data)
             time.sleep(DRIP)
@@ -43,11 +44,19 @@ def endlessly(data):
 
 
 def saying(data, then=0.0):
-    def play(peer):
+    def play(peer, chance):
         peer.sendall(data)
         time.sleep(then)
 
     return play
+
+
+def cut_anywhere(peer, chance):
+    peer.sendall(GOOD[: chance.randrange(len(GOOD))])
+
+
+def noise(peer, chance):
+    peer.sendall(chance.randbytes(chance.randrange(1, 400)))
 
 
 FAULTS = {
@@ -60,9 +69,8 @@ FAULTS = {
     "hints for ever": endlessly(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"),
     "a head without an end": endlessly(HEAD + b"X: y\r\n"),
     "closes": saying(b""),
-    "cut in its head": saying(GOOD[:20]),
-    "cut in its body": saying(GOOD[:-4]),
-    "noise": saying(random.Random(0).randbytes(400)),
+    "cut anywhere": cut_anywhere,
+    "noise": noise,
     "deep": saying(HEAD + b"Content-Length: 200000\r\n\r\n" + b"[" * 200_000),
     "no JSON": saying(HEAD + b"Content-Length: 5\r\n\r\nhello"),
     "another length": saying(HEAD + b"Content-Length: 99\r\n\r\n{}"),
@@ -81,13 +89,13 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def url():
-    """A server that has the fault whose number is the path."""
+    """A server that has the fault whose number a path begins with; the rest is its chance."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=256)
 
     def serve(peer):
         with closing(peer), suppress(OSError):
-            number = peer.recv(65_536).split(b" ", 2)[1].strip(b"/")
-            [*FAULTS.values()][int(number)](peer)
+            number, chance = peer.recv(65_536).split(b" ", 2)[1].strip(b"/").split(b"/")
+            [*FAULTS.values()][int(number)](peer, random.Random(int(chance)))
 
     def listen():
         with suppress(OSError):
@@ -99,21 +107,44 @@ def url():
     listening.close()
 
 
-def exchange(client, url, fault, body=None):
-    address = f"{url}/{[*FAULTS].index(fault)}"
+def exchange(client, url, fault, chance=0, body=None):
+    """What came of one exchange, and how long it took."""
+    address, began = f"{url}/{[*FAULTS].index(fault)}/{chance}", time.monotonic()
     try:
-        return parsed(address, text_of(client, address, body))
+        outcome = parsed(address, text_of(client, address, body))
     except (LactChainError, Unfinished, httpx2.RequestError) as error:
+        outcome = error
         assert len(str(error)) < 1000
-        return error
+    return outcome, time.monotonic() - began
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_of_a_server_is_an_error_of_ours_within_the_time(url, fault):
     (client,) = clients(1, PATIENCE)
     with client:
-        began, outcome = time.monotonic(), exchange(client, url, fault, body={"text": "x"})
+        outcome, seconds = exchange(client, url, fault, body={"text": "x"})
         assert (outcome == {"a": 1}) == (fault == "good")
-        assert time.monotonic() - began < 30, "the server sleeps for 60"
-        again = [exchange(client, url, "good") for _ in range(3)]  # a connection may be stale
+        assert seconds < 30, "the server sleeps for 60"
+        again = [exchange(client, url, "good")[0] for _ in range(3)]  # a connection may be stale
         assert {"a": 1} in again
+
+
+@pytest.mark.slow
+def test_two_thousand_exchanges_with_a_server_that_draws_its_faults(url):
+    made = clients(16, PATIENCE)  # first: reading certificates would make exchanges of others late
+
+    def exchanges(seed):
+        chance = random.Random(seed)
+        with made[seed] as client:
+            for number in range(125):
+                fault, body = chance.choice([*FAULTS]), chance.choice([None, {"text": "x"}])
+                yield fault, *exchange(client, url, fault, number, body)
+
+    with ThreadPoolExecutor(16) as threads:
+        found = [row for rows in threads.map(lambda n: [*exchanges(n)], range(16)) for row in rows]
+    assert len(found) == 2000 and {fault for fault, _, _ in found} == {*FAULTS}
+    for fault, outcome, seconds in found:
+        read = outcome == {"a": 1}
+        stale = isinstance(outcome, httpx2.RequestError)  # a connection that was closed since
+        assert read or stale if fault == "good" else not read, fault
+        assert seconds < PATIENCE + 1.0, fault
