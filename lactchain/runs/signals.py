@@ -33,5 +33,7 @@ def end_at_once() -> None:
 
 def is_command() -> bool:
     """Whether the program of this process is a command of LactChain, by what started it."""
-    program = sys.argv[0] if sys.argv else ""  # "-m" while the module's package is imported
-    return basename(program) in ("-m", "lactchain") or dirname(abspath(program)) in _SCRIPTS
+    program = sys.argv[0] if sys.argv else ""
+    if program == "-m":  # what `sys.argv` says while the module's package is imported
+        return "lactchain" in sys.orig_argv
+    return basename(program) == "lactchain" or dirname(abspath(program)) in _SCRIPTS
