@@ -136,6 +136,13 @@ def test_a_file_of_another_kind_is_told_which_kinds_are_read(tmp_path, name, rea
         read(tmp_path / name)
 
 
+@pytest.mark.parametrize("read", [open_pairs, open_trajectories])
+def test_rows_in_one_list_are_told_to_be_one_on_a_line(tmp_path, read):
+    (tmp_path / "rows.jsonl").write_text(json.dumps([{"prompt": "a", "chosen": "b"}], indent=1))
+    with pytest.raises(DataError, match=r"rows.jsonl: line 1 is no JSON object .*a line holds one"):
+        read(tmp_path / "rows.jsonl")
+
+
 def said(role, content):
     return {"role": role, "content": content}
 

@@ -283,7 +283,8 @@ def parse_json_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
             records.append(_object(line))
         except (ValueError, RecursionError) as error:
             raise DataError(
-                f"{path}: line {number} is no JSON object ({error}); mend or remove it"
+                f"{path}: line {number} is no JSON object ({error}); a line holds one:"
+                " mend or remove it"
             ) from error
     return records
 
