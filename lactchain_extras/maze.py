@@ -235,7 +235,7 @@ class Maze(CellWorld):
         **world: Any,
     ) -> None:
         max_steps = at_least_one("max_moves", max_moves) + 1
-        super().__init__(MazeTables(**world), max_steps, render_mode)
+        super().__init__(MazeTables.shared(**world), max_steps, render_mode)
         self.observation_space = spaces.MultiDiscrete(self.tables.free.shape)
         self.failure_terminates = failure_terminates
 

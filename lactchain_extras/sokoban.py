@@ -6,7 +6,6 @@ stuck.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from math import comb
 from typing import Any, NamedTuple
 
@@ -212,10 +211,6 @@ class SokobanTables(CellTables):
         return drawn
 
 
-tables_of = lru_cache(maxsize=4)(SokobanTables)
-"""All copies of a world share its tables."""
-
-
 class Sokoban(CellWorld):
     """A player pushes boxes onto targets; there is no pulling.
 
@@ -256,7 +251,7 @@ class Sokoban(CellWorld):
     def __init__(
         self, *, max_steps: int = 100, render_mode: str | None = None, **world: Any
     ) -> None:
-        super().__init__(tables_of(**world), max_steps, render_mode)
+        super().__init__(SokobanTables.shared(**world), max_steps, render_mode)
         self.observation_space = spaces.Box(0, len(LETTERS) - 1, (self.tables.size**2,), np.uint8)
 
     def _characters(self) -> str:

@@ -5,7 +5,13 @@ import pytest
 
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments.language import LanguageEnv
-from lactchain.worlds.gridworld import ORIENTATIONS, GridTables, GridWorld, GridWorldVectorEnv
+from lactchain.worlds.gridworld import (
+    ORIENTATIONS,
+    GoalReward,
+    GridTables,
+    GridWorld,
+    GridWorldVectorEnv,
+)
 
 FORWARD, LEFT = 0, 1
 UP, TO_RIGHT, DOWN, TO_LEFT = range(4)
@@ -46,6 +52,15 @@ def test_tables_equal_the_rules_written_out(kwargs):
             assert tables.rewards[state, action] == ([-1, 100] if founding else [0, 1])[reached]
         assert tables.state_number(tables.state_fields(state)) == state
         assert tables.terminal[state] == ((x, y) == (goal_x, goal_y))
+
+
+def test_copies_of_a_world_read_the_same_tables_and_cannot_change_them():
+    one, same, other = GridWorld(walls=[(1, 1)]), GridWorld(walls=[[1, 1]]), GridWorld()
+    own = GridWorld(walls=[[1, 1]], reward=GoalReward(2.0, 0.0))
+    assert one.tables is same.tables is not other.tables
+    assert own.tables is not one.tables and own.tables.rewards.max() == 2.0
+    with pytest.raises(ValueError, match="read-only"):
+        one.tables.rewards[0] = 1.0
 
 
 def test_reaching_the_goal_terminates_and_the_time_limit_truncates():

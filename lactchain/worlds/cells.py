@@ -1,8 +1,9 @@
 """Worlds of free cells and walls: their dynamics as arrays, and what their views share."""
 
+import json
 from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +17,9 @@ from lactchain.types import Reward
 UP, RIGHT, DOWN, LEFT = range(4)
 STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 """(dx, dy) of up, right, down, left."""
+MOST_SHARED = 4
+_SHARED: dict[tuple[type, str], Any] = {}
+"""The tables of the worlds that were made last, by their kinds and arguments."""
 
 
 class CellTables:
@@ -34,6 +38,22 @@ class CellTables:
         terminal: (S,), whether the agent stands on the goal.
         start_states: the states that an episode may start in, ascending.
     """
+
+    @classmethod
+    def shared(cls, **world: Any) -> Self:
+        """The tables of a world, the same ones for all its copies, who only read them."""
+        try:
+            key = cls, json.dumps(world, sort_keys=True)
+        except TypeError:  # it has an object of its own, such as a reward
+            return cls(**world)
+        if key not in _SHARED:
+            if len(_SHARED) == MOST_SHARED:
+                del _SHARED[next(iter(_SHARED))]
+            _SHARED[key] = cls(**world)
+            for array in vars(_SHARED[key]).values():
+                if isinstance(array, np.ndarray):
+                    array.flags.writeable = False
+        return _SHARED[key]
 
     @cached_property
     def model(self) -> TabularModel:

@@ -209,7 +209,7 @@ class GridWorld(CellWorld):
     def __init__(
         self, *, max_steps: int = 64, render_mode: str | None = None, **world: Any
     ) -> None:
-        super().__init__(GridTables(**world), max_steps, render_mode)
+        super().__init__(GridTables.shared(**world), max_steps, render_mode)
         extent = [self.tables.width, self.tables.height]
         self.observation_space = spaces.MultiDiscrete([*extent, 4, *extent])
         self._stream = stream(self.np_random_seed, 0)
