@@ -21,10 +21,10 @@ from lactchain.models.families import check_family, finished_logits
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.prompting import PromptTemplate, end_of_completion
-from lactchain.models.shared_prefix import prefix_trees
-from lactchain.models.values import ValueMeaning, ValueModel
 from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs
 from lactchain.types import ChainGrammar
+from lactchain_extras.token_values.model import ValueMeaning, ValueModel
+from lactchain_extras.token_values.trees import prefix_trees
 
 PAGE = ROOT / "docs/model_families.md"
 HEADER = ("Family", "`model_type`", "Free", "Constrained", "SimPO", "Values", "Prompts", "Notes")

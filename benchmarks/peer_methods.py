@@ -13,7 +13,6 @@ from typing import Any
 from peer_worlds import World, as_measured, greedy, measure
 
 from lactchain.config.settings import RunConfig, SamplerConfig, TrainingConfig, recast
-from lactchain.config.token_values import ILQLConfig
 from lactchain.data.episodes import (
     Episode,
     go_round,
@@ -28,14 +27,16 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.functional.random_streams import derive_seed
 from lactchain.models.actor import LanguageActor
 from lactchain.runs.run import Run
-from lactchain.stages import train_ilql, train_simpo
+from lactchain.stages import train_simpo
 from lactchain.stages.make_preferences import MakePreferencesConfig
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.stage_run import stage as begin_stage
-from lactchain.stages.train_ilql import TrainILQLConfig
 from lactchain.storage.files import append_json_lines, read_json, read_json_lines, write_json
 from lactchain.types import Policy, Trajectory
+from lactchain_extras.stages import train_ilql
+from lactchain_extras.stages.train_ilql import TrainILQLConfig
+from lactchain_extras.token_values.settings import ILQLConfig
 
 NUM_ENVS = 512
 """Episodes side by side."""

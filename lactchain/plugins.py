@@ -9,18 +9,19 @@ LactChain asks for these, and goes on without those that are not there:
 
 - `card(config, run, kind, summary)` describes the weights that a stage has saved;
 - `page(run_dir, under_way, anew)` draws a run folder, or tells on its page how far it is;
-- `recorder(config, run)` keeps what people look at of a pipeline's rounds, and
-  `token_values(run, model, template, trajectories)` what a value model makes of some episodes;
+- `recorder(config, run)` keeps what people look at of a pipeline's rounds;
 - `engines` is a module of servers that generate, and `workers` that play, in the place of this
   process;
 - `explore(run)` shows a run folder in a notebook;
 - `frames(run)` is what that shows, as pandas data frames;
+- `inspections` is a module that reads what the recorder has left of each round;
 - `memory(config, batches)` prints what the batches of a stage take, in a dry run;
 - `datasets` and `minari` are modules that read and write episodes in these formats;
 - `films` is a module that makes moving pictures of episodes;
 - `language_species` is what evolutionary search needs to know of language actors;
 - `panels` is a module of numbered tasks in files, and of results on them;
 - `offline_data(path)` reads the recorded transitions of other libraries;
+- `values` is a module of trained values of tokens, by which actors are guided;
 - `vector_envs` has numpy batches of others' environments, by their Gymnasium ids.
 
 The group `lactchain.worlds` has functions that register Gymnasium ids, and `lactchain.schemes` the

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from lactchain.errors import DataError
 from lactchain.inspection import run_view
 from lactchain.inspection.run_view import RunView
+from lactchain.plugins import required
 from lactchain.storage.results import result_of
 from lactchain.types import PreferencePair
 
 if TYPE_CHECKING:
     from lactchain.models.actor import LanguageActor
     from lactchain.models.critic import EmbeddingCritic
-    from lactchain.models.values import ValueModel
 
 
 def load_policy(path: str | Path, **changes: Any) -> LanguageActor:
@@ -44,11 +44,9 @@ def load_critic(path: str | Path) -> EmbeddingCritic:
     return EmbeddingCritic.load(result_of(path, "critic"))
 
 
-def load_values(path: str | Path) -> ValueModel:
+def load_values(path: str | Path) -> Any:
     """The values of tokens in a folder, or those of a run."""
-    from lactchain.models.values import ValueModel
-
-    return ValueModel.load(result_of(path, "values"))
+    return required("values", "load_values").ValueModel.load(result_of(path, "values"))
 
 
 def load_agent(path: str | Path) -> Any:

@@ -21,7 +21,7 @@ def log_turns(run: RunConfig, number: int, answers: Sequence[Mapping[str, Any]])
 
     Args:
         number: of the round, 0 before the first.
-        answers: rows as `answers.parquet` has them (`lactchain.data.inspections`).
+        answers: rows as `answers.parquet` has them (`lactchain_extras.explorer.inspections`).
     """
     rows = [
         [a["state"], a["text"], a["completion"], sum(a["rewards"])]

@@ -6,7 +6,7 @@ accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_
 """
 
 from lactchain.runs.process import launch
-from lactchain.stages.train_ilql import TrainILQLConfig, main
+from lactchain_extras.stages.train_ilql import TrainILQLConfig, main
 
 if __name__ == "__main__":
     launch(main, TrainILQLConfig, __doc__)

@@ -6,7 +6,7 @@ accelerate launch --config_file configs/accelerate/cuda_bf16.yaml scripts/train_
 """
 
 from lactchain.runs.process import launch
-from lactchain.stages.train_mc import TrainMCConfig, main
+from lactchain_extras.stages.train_mc import TrainMCConfig, main
 
 if __name__ == "__main__":
     launch(main, TrainMCConfig, __doc__)

@@ -36,7 +36,6 @@ from lactchain.config.settings import (
     TrainingConfig,
     recast,
 )
-from lactchain.config.token_values import ValueConfig
 from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.data.preferences import read_pairs
@@ -45,11 +44,12 @@ from lactchain.runs.process import launch
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
-from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.types import Action
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig
 from lactchain_extras.stages.make_offline_data import RecordingConfig
+from lactchain_extras.stages.train_mc import TrainMCConfig
+from lactchain_extras.token_values.settings import ValueConfig
 
 SHAPE = TinyModelConfig(
     hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32

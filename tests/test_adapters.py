@@ -16,7 +16,7 @@ from test_tiny_models import SMALL
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lactchain.config.settings import ActorConfig, CriticConfig, GuidedActorConfig
-from lactchain.errors import ConfigError, DataError, NonFiniteError
+from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import at_weights
 from lactchain.models.adapters import (
     ADAPTER_FILES,
@@ -30,7 +30,6 @@ from lactchain.models.adapters import (
     write_adapter_record,
 )
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.headed import ValueHead
 from lactchain.models.loading import load_actor
 from lactchain.storage.manifests import write_manifest, write_run_file
 
@@ -317,10 +316,3 @@ def test_a_package_that_a_model_needs_and_is_missing_is_one_line(actor, monkeypa
         ConfigError, match=r"needs a package that is not installed \(attention of a"
     ):
         load_actor(ActorConfig(model=str(actor)))
-
-
-@pytest.mark.parametrize("start", [3.5e38, -1e39, float("inf"), float("nan")])
-def test_a_mean_return_that_no_weight_holds_is_refused(start):
-    with pytest.raises(NonFiniteError, match="mean is a float32 number"):
-        ValueHead(4, 4, 1, start)
-    ValueHead(4, 4, 1, 3.4e38)

@@ -18,9 +18,9 @@ from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import save_adapter
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
-from lactchain.models.values import ValueModel
 from lactchain.storage.manifests import verify_manifest
 from lactchain.types import ChainGrammar
+from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.weights.merging import export_actor
 
 STATES = ["1 1 up 0 0", "0 1 left 0 0", "0 0 down 1 1"]

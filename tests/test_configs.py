@@ -16,9 +16,9 @@ from lactchain.models.prompting import PromptTemplate
 from lactchain.stages import run_pipeline
 from lactchain.stages.sizing import fill
 from lactchain.stages.stage_run import BatchSettings
-from lactchain.stages.token_values import batches_of
 from lactchain.stages.world_facts import measure_world
 from lactchain_extras.memory import memory_of
+from lactchain_extras.stages.token_values import batches_of
 
 ROOT = Path(__file__).parent.parent
 

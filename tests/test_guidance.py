@@ -14,13 +14,13 @@ from lactchain.config.settings import ActorConfig, GuidedActorConfig, RankingCon
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import LanguageActor
 from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk
-from lactchain.models.generation.guidance import TrainedValues
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
-from lactchain.models.values import ValueModel
 from lactchain.trainers.base import save_result
 from lactchain.types import ChainGrammar
+from lactchain_extras.token_values.guidance import TrainedValues
+from lactchain_extras.token_values.model import ValueModel
 
 GRAMMAR = ChainGrammar(("move forward", "turn left"), max_chain_length=3)
 WEIGHT = 3.0

@@ -39,14 +39,14 @@ from lactchain.models.loading import load_tokenizer
 from lactchain.runs.run import read_metrics
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.token_values import read_view
 from lactchain.stages.train_bc import behavior_examples
 from lactchain.stages.train_critic import critic_figures
-from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.trainers.critic import EpisodeTable
 from lactchain.types import FunctionPolicy
 from lactchain_extras.explorer.summary import summarise
 from lactchain_extras.stages.make_offline_data import region_episodes
+from lactchain_extras.stages.token_values import read_view
+from lactchain_extras.stages.train_mc import TrainMCConfig
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
 HALF = replace(GRID, held_back=HeldBackConfig(0.5))  # 24 of 48 states, so that many lie on the way

@@ -12,7 +12,6 @@ from transformers import AutoTokenizer
 
 import lactchain
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, GuidedActorConfig, recast
-from lactchain.data.inspections import CANDIDATES, read_inspection
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.samples import read_samples
 from lactchain.environments.exact import optimal_values
@@ -25,6 +24,7 @@ from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluateConfig, evaluate_actor
 from lactchain.types import Action, PreferencePair
 from lactchain_extras.explorer import recording
+from lactchain_extras.explorer.inspections import CANDIDATES, read_inspection
 from lactchain_extras.explorer.recording import (
     Recorder,
     TokenTexts,

@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional as F
 
 from lactchain.functional import policy_losses, returns, tokens, value_losses
-from lactchain.functional.value_losses import ilql_losses, monte_carlo_losses
 from lactchain.types import Action, Trajectory
 
 
@@ -48,20 +47,6 @@ def test_token_logprobs_equal_log_softmax():
     assert tokens.token_logprobs(logits.bfloat16(), ids).dtype == torch.float32
     by_hand = tokens.token_logprobs(torch.tensor([[[0.0, math.log(3.0)]]]), torch.tensor([[1]]))
     torch.testing.assert_close(by_hand, torch.tensor([[math.log(0.75)]]))
-
-
-def test_targets_and_target_networks_carry_no_gradient():
-    names = ("q_tm1", "logsumexp_tm1", "v_tm1", "target_q_tm1", "r_t", "discount_t", "v_t")
-    shapes = {"q_tm1": (2, 3), "logsumexp_tm1": (2, 3)}
-    tensors = {name: torch.rand(shapes.get(name, (3,)), requires_grad=True) for name in names}
-    sum(loss.sum() for loss in ilql_losses(**tensors, expectile=0.7).values()).backward()
-    trained = {name for name, tensor in tensors.items() if tensor.grad is not None}
-    assert trained == {"q_tm1", "logsumexp_tm1", "v_tm1"}
-
-
-def test_shapes_must_agree():
-    with pytest.raises(ValueError, match="expected"):
-        monte_carlo_losses(*torch.zeros(4, 2))
 
 
 def tensor(*numbers):

@@ -25,7 +25,6 @@ from training_setups import exit_codes, logs
 from lactchain.config.parsing import load as read_config
 from lactchain.config.parsing import to_dict
 from lactchain.config.settings import RunConfig
-from lactchain.data.inspections import read_inspection
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import CollapseError, ConfigError
 from lactchain.runs.run import read_metrics
@@ -35,6 +34,7 @@ from lactchain.stages.round_results import RoundResults
 from lactchain.stages.run_pipeline import RunPipelineConfig, next_commands
 from lactchain.stages.train_bc import WarmStartConfig
 from lactchain.storage.manifests import read_run_file, write_run_file
+from lactchain_extras.explorer.inspections import read_inspection
 
 
 def pipeline_of(weights: Path, run_dir: Path, **changes: Any) -> RunPipelineConfig:

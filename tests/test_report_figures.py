@@ -25,6 +25,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import open_run
 from lactchain_extras.explorer import plots
+from lactchain_extras.explorer.inspections import left_out
 from lactchain_extras.explorer.markup import escape
 from lactchain_extras.explorer.report import write_report
 from lactchain_extras.explorer.rollout_tables import Worth
@@ -156,6 +157,6 @@ def test_all_that_is_no_record_is_named_of_stages_and_of_runs_beside_too(tmp_pat
         make(folder / f"round_{number}/inspection")
     (folder / "round_2/critic/token_values").mkdir()
     names = ["round_1/inspection", "round_2/critic/token_values", "round_2/inspection"]
-    assert open_run(folder).left_out == names
+    assert left_out(open_run(folder)) == names
     page = write_report(tmp_path / "run", beside=[folder]).read_text()
     assert all(f"other/{name} is damaged or not whole, not shown" in page for name in names)

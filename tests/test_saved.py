@@ -5,14 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import GRID, LORA, TRAINING, config_of, run_here
+from script_setups import LORA, config_of, run_here
 
 import lactchain
-from lactchain.config.settings import RunConfig
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.models.actor import LanguageActor
-from lactchain.stages.train_mc import TrainMCConfig
 
 STATES = ["0 0 up 1 1", "1 0 left 0 1"]
 SEEDS = [3, 4]
@@ -63,19 +61,10 @@ def test_folders_that_hold_nothing_of_the_kind_are_refused(simpo, tmp_path):
         lactchain.load_critic(simpo.run.run_dir)
 
 
-def test_critics_and_values_are_found_in_their_runs(weights, tmp_path):
+def test_critics_are_found_in_their_runs(weights, tmp_path):
     config = config_of("train_critic", weights, tmp_path / "critic")
     run_here("train_critic", config)
     critic = lactchain.load_critic(tmp_path / "critic")
     assert (critic.gamma, critic.mode, critic.discount_per) == (0.9, "value", "action")
     inside = lactchain.load_critic(tmp_path / "critic/critic")
     np.testing.assert_array_equal(inside.values(STATES), critic.values(STATES))
-    values = TrainMCConfig(
-        run=RunConfig(run_dir=str(tmp_path / "mc")),
-        environment=GRID,
-        actor=config.actor,
-        trajectories=str(tmp_path / "critic/trajectories"),
-        training=replace(TRAINING, max_steps=2),
-    )
-    run_here("train_mc", values)
-    assert lactchain.load_values(tmp_path / "mc").meaning.method == "mc"

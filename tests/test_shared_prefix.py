@@ -4,14 +4,12 @@ import random
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from training_setups import LORA, open_run
 
 from lactchain.config.settings import ActorConfig, SimPOConfig, TrainingConfig
 from lactchain.models.loading import load_actor
-from lactchain.models.shared_prefix import can_read_once, prefix_trees, shared_length
+from lactchain.models.shared_prefix import can_read_once, shared_length
 from lactchain.runs.process import seed_everything
 from lactchain.trainers.base import training_arguments
 from lactchain.trainers.behavior_cloning import IGNORED, BehaviorCloningTrainer, CompletionCollator
@@ -146,10 +144,3 @@ def test_windows_and_other_attention_read_whole_rows(tiny):
     model, _ = actor_of(tiny)
     model.config.sliding_window = 8
     assert not can_read_once(model)
-
-
-@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=9))
-def test_what_sequences_share_in_one_row_is_there_once(sequences):
-    trees = prefix_trees(sequences, pad_token_id=9, capacity=1000)
-    distinct = {tuple(s[: n + 1]) for s in sequences for n in range(len(s))}
-    assert (trees.input_ids != 9).sum() == len(distinct)

@@ -7,18 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
-from script_setups import GRID, TRAINING, config_of, run_here
+from script_setups import config_of, run_here
 from training_setups import chain_of, episodes, open_run
 
-from lactchain.config.settings import ActorConfig
-from lactchain.config.token_values import ValueConfig
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
-from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.storage.manifests import manifest_beside
 from lactchain.types import Action, PreferencePair
 
@@ -163,12 +160,3 @@ def test_every_training_takes_data_of_ones_own(weights, tmp_path):
     assert run_here("train_bc", cloned)["num_examples"] == 12
     critic = config_of("train_critic", weights, tmp_path / "critic", trajectories=played)
     assert run_here("train_critic", critic)["num_chains"] == 12
-    values = TrainMCConfig(
-        run=cloned.run.__class__(run_dir=str(tmp_path / "mc")),
-        environment=GRID,
-        actor=ActorConfig(str(weights / "actor")),
-        trajectories=played,
-        mc=ValueConfig(gamma=0.9),
-        training=TRAINING,
-    )
-    assert run_here("train_mc", values)["num_decisions"] == 12

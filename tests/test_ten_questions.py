@@ -15,10 +15,10 @@ from explorer_runs import GridRun
 from run_folders import play
 
 from lactchain.data.evaluations import loops, read_episodes
-from lactchain.data.inspections import read_inspection
 from lactchain.data.preferences import DROP_REASONS, read_pairs
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.storage.files import read_json
+from lactchain_extras.explorer.inspections import read_inspection
 from lactchain_extras.explorer.report import write_report
 
 MOST_CLICKS = 3

@@ -8,7 +8,7 @@ import torch
 from training_setups import STATES, chain_of, make_cloning, open_run
 
 from lactchain.config.settings import ActorConfig
-from lactchain.data.token_view import mean_return, monte_carlo_targets, one_step_targets, token_view
+from lactchain.data.token_view import token_view
 from lactchain.errors import DataError
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
@@ -191,39 +191,3 @@ def test_tokens_of_another_text_and_more_than_the_context_are_named(wrong, said)
 def test_no_decision_is_an_error():
     with pytest.raises(DataError, match="expected decisions"):
         token_view([episode(["at 0"], [], [], False)], TEMPLATE, TOKENIZER)
-
-
-def test_where_the_last_text_is_no_state_the_episode_is_cut_before_it():
-    infos = ({}, {}, {"shows_state": False})
-    view = token_view([replace(CUT, infos=infos), ENDED], TEMPLATE, TOKENIZER)
-    one_step, monte_carlo = one_step_targets(view, 0.5), monte_carlo_targets(view, 0.5)
-    assert one_step.reward.tolist() == [-4.0, -1.0, -2.0]
-    assert monte_carlo.reward[0] == -4.0 and monte_carlo.discount[0] == 0.5
-    for targets in (one_step, monte_carlo):
-        assert TOKENIZER.decode(view.prompts[targets.after[0]]) == TEMPLATE.render("at 0")
-
-
-def test_cut_to_their_first_tokens_decisions_are_discounted_once_each():
-    view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
-    first = view.first_tokens()
-    for row in range(len(view)):
-        ids, mask = view.mask(row)
-        assert first.mask(row)[0] == ids[: mask.argmax() + 1]
-    targets = monte_carlo_targets(first, 0.5)
-    assert targets.reward.tolist() == [-1 - 0.5 * 2, -2, -4 - 0.5 * 8, -8]
-    assert targets.discount.tolist() == [0, 0, 0.25, 0.5]
-
-
-def test_mean_return_is_the_mean_over_tokens():
-    view = token_view([ENDED], TEMPLATE, TOKENIZER)
-    first = [-2 * 0.5 ** (6 - i) - 0.5 ** (2 - i) for i in range(3)]
-    second = [-2 * 0.5 ** (3 - i) for i in range(4)]
-    np.testing.assert_allclose(mean_return(view, 0.5), np.mean([*first, *second]))
-
-
-def test_long_episodes_do_not_underflow():
-    states, completions = ["at 0"] * 3001, ["stay\n"] * 3000
-    view = token_view([episode(states, completions, [-1.0] * 3000, True)], TEMPLATE, TOKENIZER)
-    targets = monte_carlo_targets(view, gamma=0.9)
-    np.testing.assert_allclose(targets.reward[0], -1 / (1 - 0.9**3))
-    assert np.isfinite(targets.reward).all()

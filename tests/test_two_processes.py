@@ -8,9 +8,9 @@ from pair_setups import actor_norm, comparable, interrupt, losses, run_on_two
 from training_setups import SHAPE, STATES, final_state, value_data
 
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.values import ValueModel
 from lactchain.trainers.base import save_result, train
-from lactchain_extras.explorer.token_recording import along
+from lactchain_extras.token_values.model import ValueModel
+from lactchain_extras.token_values.recording import along
 
 FIRST, OTHERS = ("critic", "simpo"), ("cloning", "ilql", "mc")
 KINDS = [*FIRST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)]

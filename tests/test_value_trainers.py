@@ -8,18 +8,19 @@ import torch
 from training_setups import ILQL, MAKERS, MC, open_run, value_data, value_episodes
 
 from lactchain.config.settings import GuidedActorConfig, TrainingConfig
-from lactchain.config.token_values import ILQLConfig
 from lactchain.config.weights import TinyModelConfig
-from lactchain.data.token_view import mean_return, token_view
-from lactchain.models.generation.guidance import CompletionRanking, TrainedValues
+from lactchain.data.token_view import token_view
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
-from lactchain.models.values import ValueModel
 from lactchain.runs.process import seed_everything
 from lactchain.trainers.base import save_result, train, training_arguments
-from lactchain.trainers.token_values import ERROR_WEIGHT, ILQLTrainer
 from lactchain.types import Action, ChainGrammar, Trajectory
+from lactchain_extras.token_values.guidance import CompletionRanking, TrainedValues
+from lactchain_extras.token_values.model import ValueModel
+from lactchain_extras.token_values.settings import ILQLConfig
+from lactchain_extras.token_values.targets import mean_return
+from lactchain_extras.token_values.trainers import ERROR_WEIGHT, ILQLTrainer
 
 LORA, FULL = {"lora": True}, {"lora": False}
 

@@ -12,23 +12,24 @@ from script_setups import SHAPE
 from training_setups import changed
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig, recast
-from lactchain.config.token_values import ILQLConfig
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.data.inspections import read_valued_tokens
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.models.prompting import PromptTemplate, encode_completions
-from lactchain.models.values import ValueModel
 from lactchain.runs.run import Run
-from lactchain.stages import evaluate, train_ilql, train_mc
+from lactchain.stages import evaluate
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.stages.train_ilql import TrainILQLConfig
-from lactchain.stages.train_mc import TrainMCConfig
 from lactchain.types import Action
-from lactchain_extras.explorer import token_recording
+from lactchain_extras.explorer.inspections import read_valued_tokens
 from lactchain_extras.explorer.report import write_report
-from lactchain_extras.explorer.token_recording import MAX_EPISODES, record_token_values, telling
+from lactchain_extras.stages import train_ilql, train_mc
+from lactchain_extras.stages.train_ilql import TrainILQLConfig
+from lactchain_extras.stages.train_mc import TrainMCConfig
+from lactchain_extras.token_values import recording as token_recording
+from lactchain_extras.token_values.model import ValueModel
+from lactchain_extras.token_values.recording import MAX_EPISODES, record_token_values, telling
+from lactchain_extras.token_values.settings import ILQLConfig
 
 U_MAZE = replace(MAZE, kwargs={"layout": "u", "max_moves": 9})
 JOBS = {"ilql": (train_ilql, TrainILQLConfig), "mc": (train_mc, TrainMCConfig)}

@@ -29,13 +29,11 @@ from lactchain.config.settings import (
     SimPOConfig,
     TrainingConfig,
 )
-from lactchain.config.token_values import ILQLConfig, ValueConfig
 from lactchain.data.token_view import TokenView, token_view
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor, load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import TinyModelConfig, build_tiny_actor, build_tiny_encoder
-from lactchain.models.values import ValueModel
 from lactchain.runs import distributed
 from lactchain.runs.process import launch, seed_everything
 from lactchain.runs.run import Run
@@ -43,8 +41,10 @@ from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import BehaviorCloningTrainer, cloning_rows
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
 from lactchain.trainers.simpo import SimPOTrainer, preference_rows
-from lactchain.trainers.token_values import ILQLTrainer, MonteCarloTrainer
 from lactchain.types import Action, PreferencePair, Trajectory
+from lactchain_extras.token_values.model import ValueModel
+from lactchain_extras.token_values.settings import ILQLConfig, ValueConfig
+from lactchain_extras.token_values.trainers import ILQLTrainer, MonteCarloTrainer
 
 SHAPE = TinyModelConfig(
     hidden_size=16, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=32

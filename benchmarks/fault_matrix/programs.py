@@ -32,9 +32,9 @@ from lactchain.config.settings import (
     SamplerConfig,
 )
 from lactchain.stages.evaluate import EvaluationConfig
-from lactchain.stages.train_ilql import TrainILQLConfig
-from lactchain.stages.train_mc import TrainMCConfig
 from lactchain_extras.stages.judge import JudgeConfig
+from lactchain_extras.stages.train_ilql import TrainILQLConfig
+from lactchain_extras.stages.train_mc import TrainMCConfig
 
 COLLECT = CollectConfig(num_episodes=32, num_envs=16, shard_size=8)
 PREFERENCES = PreferenceConfig(num_states=32, num_candidates=4, states_per_shard=8)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,13 +22,6 @@ from lactchain.data.evaluations import (
     read_episodes,
     read_pairs_after,
     read_values,
-)
-from lactchain.data.inspections import (
-    Inspection,
-    ValuedTokens,
-    is_inspection,
-    read_inspection,
-    read_valued_tokens,
 )
 from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
@@ -97,23 +89,6 @@ class RunView:
     def values(self) -> StateValues | None:
         """The critic's values beside the exact ones."""
         return self._read("values.json", read_values)
-
-    @cached_property
-    def token_values(self) -> ValuedTokens | None:
-        """What a value model makes of a few episodes' tokens; of a damaged record, None."""
-        folder = self.directory / "token_values"
-        return read_valued_tokens(folder) if is_inspection(folder) else None
-
-    @cached_property
-    def left_out(self) -> list[str]:
-        """Names of records that are not whole, so that nothing of them is shown."""
-        recorded = [part.directory / "token_values" for part in self.parts.values()]
-        recorded += [place / "inspection" for place in self.directory.glob("round_*")]
-        damaged = sorted(f for f in recorded if os.path.lexists(f) and not is_inspection(f))
-        names = [str(folder.relative_to(self.directory)) for folder in damaged]
-        if names:
-            log.warning("%s: damaged or not whole, not shown: %s", self.name, ", ".join(names))
-        return names
 
     @cached_property
     def episodes(self) -> dict[str, list[EpisodeResult]]:
@@ -209,11 +184,9 @@ class RunView:
         return None if self.env is None else self.env.view.picture
 
     @cached_property
-    def inspections(self) -> dict[int, Inspection]:
+    def inspections(self) -> dict[int, Any]:
         """What each round has recorded of its answers, by its number; a damaged record is none."""
-        folders = filter(is_inspection, self.directory.glob("round_*/inspection"))
-        numbers = {round_of(folder.parent.name): folder for folder in folders}
-        return {n: read_inspection(numbers[n]) for n in sorted(numbers.keys() - {None})}
+        return plugins.required("inspections", "inspections").of_rounds(self)
 
     def newest(self, attribute: str) -> Any:
         """What this run holds under a name, else the last stage that has any."""

@@ -16,7 +16,6 @@ from lactchain.models.adapters import ADAPTER_RECORD, merged, read_adapter_recor
 from lactchain.models.families import context_length
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Completion, Decoder
-from lactchain.models.generation.guidance import CompletionRanking, TrainedValues
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.weights import verify_file_if_listed
@@ -40,7 +39,7 @@ class LanguageActor:
     Args:
         model: it answers as it is, with its adapter, if any, beside its weights.
         grammar: the legal completions, as the environment's extractor states them.
-        values: those of `config.values`, where they are loaded already.
+        values: those of `config.values`, where they are loaded already (`plugins`: `values`).
 
     Attributes:
         name: what trajectories call it.
@@ -57,14 +56,14 @@ class LanguageActor:
         config: PlayerConfig,
         grammar: ChainGrammar,
         *,
-        values: TrainedValues | None = None,
+        values: Any = None,
         name: str = "",
     ) -> None:
         self.name = name or f"{config.model} ({config.decoding})"
         self.tokenizer = tokenizer
         self.template = PromptTemplate.for_grammar(tokenizer, config.strategy, grammar)
-        if config.values is not None:
-            values = values or TrainedValues(config, tokenizer)
+        if config.values is not None and values is None:
+            values = required("values", "actor.values").TrainedValues(config, tokenizer)
         ranked = values is not None and config.decoding == "scored"
         unbound = ranked or config.decoding == "free"
         self.decoder = Decoder(
@@ -76,9 +75,7 @@ class LanguageActor:
             automaton=None if unbound else build_automaton(grammar, tokenizer),
             guide=None if ranked else values,
         )
-        self.ranking = None
-        if ranked:
-            self.ranking = CompletionRanking(values, grammar, self.template, self.decoder.model)
+        self.ranking = values.rank(grammar, self.template, model) if ranked else None
         self._context = context_length(model.config)
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self.values = values

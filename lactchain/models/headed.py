@@ -1,4 +1,4 @@
-"""A transformer with heads of our own: what the critic and the value model share.
+"""A transformer with heads of our own: what critics share with models of other values.
 
 Heads compute in float32 whatever the trunk computes in, even where the mixed precision of FSDP2
 hands out their weights in 16 bits.
@@ -18,7 +18,6 @@ from torch.nn import functional
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ModelConfig
-from lactchain.errors import NonFiniteError
 from lactchain.models.adapters import ADAPTER_FILES, load_adapter_weights, save_adapter
 from lactchain.models.runtime import put, quiet, whole_state
 from lactchain.models.weights import check_weights
@@ -179,41 +178,7 @@ class ScoreHead(nn.Linear):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Values, without autocast."""
-        return _linear(hidden, self.weight, self.bias)
-
-
-class ValueHead(nn.Sequential):
-    """Hidden states (…, D) → values (…, N), in float32, by one hidden layer.
-
-    The last layer starts at weights 0 and a bias of about the average return (LMRL-Gym, Abdulhai
-    et al. 2023), so that learning begins with differences and not with the level.
-
-    Args:
-        width: D, of the trunk.
-        hidden_size: of the layer between.
-        num_outputs: N, the vocabulary for Q(s, ·), 1 for V(s).
-        start: what every output is at first.
-    """
-
-    def __init__(self, width: int, hidden_size: int, num_outputs: int, start: float = 0.0) -> None:
-        super().__init__(
-            nn.Linear(width, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_outputs)
-        )
-        nn.init.zeros_(self[-1].weight)
-        if not abs(start) <= torch.finfo(torch.float32).max:
-            raise NonFiniteError(
-                f"values: expected returns of which the mean is a float32 number, got {start:g}; "
-                "make the rewards smaller"
-            )
-        nn.init.constant_(self[-1].bias, start)
-
-    def forward(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Values; some of the outputs if so asked."""
-        first, activation, last = self
-        inner = activation(_linear(hidden, first.weight, first.bias))
-        if columns is None:
-            return _linear(inner, last.weight, last.bias)
-        return _linear(inner, last.weight[columns], last.bias[columns])
+        return in_float32(hidden, self.weight, self.bias)
 
 
 def value_encoder_class(
@@ -247,7 +212,8 @@ def value_encoder_class(
     return ValueEncoder
 
 
-def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def in_float32(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear layer without autocast."""
     with torch.autocast(hidden.device.type, enabled=False):
         bias = None if bias is None else bias.float()
         return functional.linear(hidden.float(), weight.float(), bias)

@@ -5,17 +5,10 @@ of a prompt, are one sequence (1, P + B · T): the P shared tokens, and the B ro
 behind them. Layers take tokens one by one, and only attention tells whose they are: a row sees the
 shared tokens, and itself. Source of the idea: Hydragen (Juravsky et al. 2024, arXiv:2402.05099),
 here for training.
-
-*Trees*: prompts of one policy share the instruction, prompts of one episode their history, and
-completions to one state the whole prompt. Sorted by their tokens, sequences are the paths of a
-tree; its tokens stand in a row in the order of a depth-first walk, and a token sees its ancestors.
-Source of the idea: SpecInfer (Miao et al. 2024, arXiv:2305.09781), here for training.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -23,7 +16,6 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from lactchain.functional.tokens import pad
 from lactchain.models.families import FAMILIES, additive_mask, shortest_window
 
 READ_ONCE = "lactchain_read_once"
@@ -31,9 +23,6 @@ READ_ONCE = "lactchain_read_once"
 WORTH = 0.25
 """The share of a batch's tokens that has to be saved by reading its beginning apart. Taking a batch
 apart costs tiny models up to a tenth of a step, as much as a tenth of the tokens does."""
-
-ROOM = 2
-"""A row is filled up to so many times the longest sequence; attention is quadratic in rows."""
 
 
 def shared_attention(
@@ -136,83 +125,6 @@ def one_sequence(
         "attention_mask": additive_mask(visible, dtype),
         "logits_to_keep": (starts[:, None] + columns).flatten(),
     }
-
-
-# --- trees ----------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Row:
-    """One tree: its tokens, their depths, and where the subtree of each ends."""
-
-    ids: list[int] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    path: list[int] = field(default_factory=list)
-    """Places of the tokens of the sequence that was added last."""
-
-    def add(self, sequence: Sequence[int], shared: int) -> list[int]:
-        """Adds a sequence whose first tokens are those of the last one; returns its places."""
-        self.close(shared)
-        for depth in range(shared, len(sequence)):
-            self.path.append(len(self.ids))
-            self.ids.append(sequence[depth])
-            self.depths.append(depth)
-            self.ends.append(-1)
-        return list(self.path)
-
-    def close(self, depth: int = 0) -> None:
-        """Ends the subtrees of all tokens from a depth on."""
-        for place in self.path[depth:]:
-            self.ends[place] = len(self.ids)
-        del self.path[depth:]
-
-
-@dataclass(frozen=True)
-class PrefixTrees:
-    """R trees, a row each, padded to L tokens.
-
-    Attributes:
-        input_ids, position_ids: (R, L).
-        subtree_ends: (R, L); token j is seen by the tokens i with j ≤ i < subtree_ends[j]. 0 where
-            there is padding. In a depth-first walk the tokens below j stand in one run behind it,
-            so one number for each token says what a mask (L, L) would.
-        places: of each sequence, the places of its tokens in the flattened (R · L) rows.
-    """
-
-    input_ids: np.ndarray
-    position_ids: np.ndarray
-    subtree_ends: np.ndarray
-    places: list[np.ndarray]
-
-
-def prefix_trees(
-    sequences: Sequence[Sequence[int]], pad_token_id: int, capacity: int | None = None
-) -> PrefixTrees:
-    """Lays out sequences as trees, at most `capacity` tokens each (`ROOM` times the longest)."""
-    capacity = capacity or ROOM * max(map(len, sequences))
-    # Sorted, a sequence shares the longest beginning with one of its neighbours: comparing each
-    # with the one before finds the whole tree.
-    order = sorted(range(len(sequences)), key=sequences.__getitem__)
-    rows, before = [_Row()], []
-    where: list[tuple[int, list[int]]] = [(0, [])] * len(sequences)
-    for index in order:
-        sequence, row = sequences[index], rows[-1]
-        shared = common_prefix(before, sequence)
-        if row.ids and len(row.ids) + len(sequence) - shared > capacity:
-            row.close()
-            row, shared = _Row(), 0
-            rows.append(row)
-        where[index] = (len(rows) - 1, row.add(sequence, shared))
-        before = sequence
-    rows[-1].close()
-    width = max(len(row.ids) for row in rows)
-    return PrefixTrees(
-        pad([row.ids for row in rows], pad_token_id).numpy(),
-        pad([row.depths for row in rows], 0).numpy(),
-        pad([row.ends for row in rows], 0).numpy(),
-        [row * width + np.array(places, dtype=np.int64) for row, places in where],
-    )
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:

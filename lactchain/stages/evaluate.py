@@ -2,7 +2,7 @@
 
 Reads the actor's weights; writes RUN/trajectories/*.parquet, RUN/episodes.json (one line per
 episode), RUN/samples/*.parquet, RUN/summary.json and, of an actor that values guide,
-RUN/token_values (`lactchain.data.inspections`).
+RUN/token_values (docs/runs.md).
 Decoding and temperature are the actor's: greedy and free by default, with --actor.decoding
 constrained or scored as alternatives.
 """
@@ -102,8 +102,7 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         if config.panel is not None:
             panels.write_result(run, config.panel, config)
         if actor.values is not None:
-            shown = run, actor.values.online, actor.template, read_trajectories(folder)
-            plugins.call("token_values", *shown)
+            actor.values.record(run, actor.template, read_trajectories(folder))
     if num_samples:
         sampling = replace(config.actor, decoding="free", temperature=1.0)
         sampler = actor.with_config(sampling, rollouts.env.grammar)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lactchain.data.evaluations import StateValues
-from lactchain.data.inspections import Inspection
 from lactchain.data.preferences import DROP_REASONS
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import Trajectory
+from lactchain_extras.explorer.inspections import Inspection, token_values
 from lactchain_extras.explorer.rollout_tables import (
     Played,
     States,
@@ -182,7 +182,8 @@ def _values(parts: Mapping[str, RunView], states: States) -> Iterator[Row]:
 
 def _valued_tokens(parts: Mapping[str, RunView], states: States) -> Iterator[Row]:
     for name, part in parts.items():
-        for row in part.token_values.decisions.to_pylist() if part.token_values else ():
+        valued = token_values(part)
+        for row in valued.decisions.to_pylist() if valued else ():
             state = None if row["state"] is None else json.loads(row["state"])
             yield row | {"stage": name, "state": states.number(state)}
 

@@ -1,4 +1,4 @@
-"""What each round of a pipeline leaves for people to look at: `lactchain.data.inspections`.
+"""What each round of a pipeline leaves for people to look at: `inspections`.
 
 Little of it is computed: the evaluation has played the greedy episodes and sampled the completions.
 These are played, and the round's critic reads what they lead to.
@@ -25,7 +25,6 @@ from lactchain.data.chain_values import ChainWorth, is_known
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import can_enumerate
-from lactchain.data.inspections import SCHEMAS, VERSION, is_inspection
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import read_samples
@@ -39,6 +38,7 @@ from lactchain.runs.run import Run
 from lactchain.storage.files import write_json
 from lactchain.storage.manifests import write_manifest
 from lactchain.types import Action, Discount, PreferencePair, Trajectory
+from lactchain_extras.explorer.inspections import SCHEMAS, VERSION, is_inspection
 from lactchain_extras.explorer.tables import as_utf8
 from lactchain_extras.turns import log_turns
 

@@ -21,6 +21,7 @@ from lactchain.storage.files import atomic_write
 from lactchain_extras.comparing import FIGURES, figure, known_figures, settings
 from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.contents import Contents, contents
+from lactchain_extras.explorer.inspections import left_out, token_values
 from lactchain_extras.explorer.markup import assets, environment, escape, static
 from lactchain_extras.explorer.rollout_tables import succeeded
 from lactchain_extras.explorer.summary import (
@@ -91,7 +92,7 @@ def render(
     commit = view.environment.get("git_commit")
     facts = [] if view.summary is None else ["finished"]  # else a line that is mended tells it
     facts += [view.environment.get("device"), f"commit {str(commit)[:10]}" if commit else None]
-    missed = [*view.left_out, *(f"{o.name}/{name}" for o in beside for name in o.left_out)]
+    missed = [*left_out(view), *(f"{o.name}/{name}" for o in beside for name in left_out(o))]
     facts += [f"{name} is damaged or not whole, not shown" for name in missed]
     sides = (("before training", summary.before), ("after", summary.after))
     told = _embedded(view, beside, held, screen)
@@ -144,7 +145,7 @@ def _embedded(
             for name, (mean, spread, steps) in zoo.get(str(view.world.get("id")), {}).items()
         ],
         "words": words(view),
-        "valued": {name: part.token_values.meta for name, part in parts if part.token_values},
+        "valued": {n: found.meta for n, part in parts if (found := token_values(part))},
         "config": to_yaml(view.config),
         "environment": json.dumps(view.environment, indent=2),
         "screen": screen,

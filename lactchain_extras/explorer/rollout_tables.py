@@ -2,7 +2,7 @@
 
 Rows refer to each other by number. Of very many episodes a page holds a sample, failures first.
 What the actor answers to start states, and what else it might say, a pipeline records round by
-round (`lactchain.data.inspections`). Of a run that has no such record there are the first
+round (`inspections`). Of a run that has no such record there are the first
 completions of its evaluations' episodes.
 """
 

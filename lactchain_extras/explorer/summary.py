@@ -14,6 +14,7 @@ from lactchain.environments.views import State
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.runs.ranks import on_processes
 from lactchain.types import Trajectory
+from lactchain_extras.explorer.inspections import token_values
 from lactchain_extras.explorer.rollout_tables import key, succeeded
 
 WORDS = (
@@ -151,8 +152,8 @@ def _learnt(view: RunView, rounds: Sequence[RoundFacts]) -> str:
 def _learnt_otherwise(view: RunView) -> str:
     """Of a run that has figures, and no list of episodes."""
     figures = view.summary or {}
-    if view.token_values:
-        meta = view.token_values.meta
+    if valued := token_values(view):
+        meta = valued.meta
         shown = f"Token values shows them along {meta['episodes']} of {meta['of']:,} episodes."
         return f"It learnt values of tokens by {meta['method'].upper()}; {shown}"
     if "best/fitness" in figures:

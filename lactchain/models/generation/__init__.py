@@ -7,6 +7,5 @@ Second, the legal completions are known: they are chains of named actions. So we
 that may come next (`automaton`), draw from these alone, and read several tokens at once where there
 is no choice (`decoding`). The completions are the leaves of a tree (`enumeration`); as each
 beginning is read once, the probability of all chains costs little more than that of the longest
-few. This gives a policy's exact distribution, and with it its exact value. The same tree ranks all
-completions by trained values (`guidance`).
+few. This gives a policy's exact distribution, and with it its exact value.
 """

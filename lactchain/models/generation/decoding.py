@@ -9,6 +9,7 @@ token that follows without a choice ("jump-forward", SGLang, Zheng et al. 2024).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -36,7 +37,6 @@ from lactchain.models.generation.enumeration import (
     trimmed,
     weigh_completions,
 )
-from lactchain.models.generation.guidance import TrainedValues
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
@@ -49,6 +49,15 @@ class Completion:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     stop_reason: str
+
+
+class Guide(Protocol):
+    """A model of its own that is fed along, and what it adds to the logits of a policy."""
+
+    trunk: PreTrainedModel
+
+    def added_logits(self, hidden: Tensor, columns: Tensor | None) -> Tensor:
+        """Numbers (B, M) by its hidden states (B, D): of some tokens, or of all."""
 
 
 class Decoder:
@@ -64,8 +73,7 @@ class Decoder:
         temperature: divides the logits; 0 takes the most probable token, and probabilities are
             then those of the model itself (temperature 1).
         automaton: of legal completions, for constrained sampling; None samples freely.
-        guide: values β min_i Q̂_i(s, ·) that are added to the logits, by a model of their own which
-            is fed along; None: the model's own logits alone.
+        guide: what is added to the logits; None: the model's own logits alone.
 
     Attributes:
         longest_completion: most tokens that a completion has.
@@ -79,7 +87,7 @@ class Decoder:
         max_new_tokens: int = 64,
         temperature: float = 1.0,
         automaton: ChainAutomaton | None = None,
-        guide: TrainedValues | None = None,
+        guide: Guide | None = None,
     ) -> None:
         self.model = model
         self.eos_token_id = eos_token_id
@@ -87,7 +95,7 @@ class Decoder:
         self.automaton = automaton
         self.guide = guide
         self.device = model.device
-        self._models = [model] if guide is None else [model, guide.target.trunk]
+        self._models = [model] if guide is None else [model, guide.trunk]
         self._trunks = [CascadeTrunk(trunk, prefix_ids) for trunk in self._models]
         # What every completion begins with; it is read together with the prompt.
         self._opening, self._start, self.longest_completion = (), 0, max_new_tokens
@@ -261,8 +269,7 @@ class Decoder:
         logits = functional.linear(hidden[0], *self._head)
         logits = finished_logits(self.model.config, logits).float()
         if self.guide is not None:
-            # V(s) is the same for every token, and falls out of the softmax.
-            logits += self.guide.weight * self.guide.target.least_q(hidden[1], self._columns)
+            logits += self.guide.added_logits(hidden[1], self._columns)
         if self.automaton is not None:
             logits.masked_fill_(self._illegal[self._on_device(states)], -torch.inf)
         return functional.softmax(logits / (self.temperature or 1.0), dim=-1)

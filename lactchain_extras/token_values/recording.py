@@ -1,4 +1,4 @@
-"""Leaves what a value model makes of a few episodes' tokens: `lactchain.data.inspections`."""
+"""Leaves what a value model makes of a few episodes' tokens: `explorer.inspections`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lactchain_extras.explorer.recording import TokenTexts, state_text, write_ta
 if TYPE_CHECKING:
     from lactchain.data.token_view import TokenView
     from lactchain.models.prompting import PromptTemplate
-    from lactchain.models.values import ValueModel
+    from lactchain_extras.token_values.model import ValueModel
 
 MAX_EPISODES = 8
 """So many episodes are looked at, at most: the best, the worst, and the first ones."""
@@ -148,8 +148,8 @@ def _decisions(view: TokenView) -> list[tuple[int, int, int]]:
 def _values(model: ValueModel, view: TokenView, rows: Sequence[int]) -> Iterator[Values]:
     import torch
 
-    from lactchain.models.shared_prefix import prefix_trees
-    from lactchain.trainers.token_values import TREES
+    from lactchain_extras.token_values.trainers import TREES
+    from lactchain_extras.token_values.trees import prefix_trees
 
     prompts = [view.prompts[view.prompt_tm1[row]] for row in rows]
     said = [view.completions[view.completion_tm1[row]] for row in rows]

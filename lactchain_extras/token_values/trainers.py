@@ -16,14 +16,19 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from lactchain.config.token_values import ILQLConfig, ValueConfig
-from lactchain.data.token_view import TokenView, ValueTargets, monte_carlo_targets, one_step_targets
-from lactchain.functional.value_losses import ilql_losses, monte_carlo_losses, weighted_mean
+from lactchain.data.token_view import TokenView
 from lactchain.models.runtime import is_sharded
-from lactchain.models.shared_prefix import PrefixTrees, prefix_trees
-from lactchain.models.values import ValueModel
 from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import HeadedTrainer
+from lactchain_extras.token_values.losses import ilql_losses, monte_carlo_losses, weighted_mean
+from lactchain_extras.token_values.model import ValueModel
+from lactchain_extras.token_values.settings import ILQLConfig, ValueConfig
+from lactchain_extras.token_values.targets import (
+    ValueTargets,
+    monte_carlo_targets,
+    one_step_targets,
+)
+from lactchain_extras.token_values.trees import PrefixTrees, prefix_trees
 
 ERROR_WEIGHT = 0.5
 """Factor on the squared errors of Q and V, as in LMRL-Gym."""

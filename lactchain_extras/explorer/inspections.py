@@ -4,12 +4,13 @@ A folder RUN/round_N/inspection (N = 0: before the first round) holds two tables
 version 1), `ANSWERS` and `CANDIDATES`, `meta.json`, and a manifest. Numbers that are not known are
 null: values of a round without a critic, exact ones where there is no exact model. A folder
 RUN/token_values holds in the same way what a value model makes of a few episodes' tokens:
-`DECISIONS`. Half a surrogate pair, which no such table can hold, stands as its number. Add-ons
-write all of this (`recorder` and `token_values`).
+`DECISIONS`. Half a surrogate pair, which no such table can hold, stands as its number.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,12 @@ import pyarrow as pa
 
 from lactchain.data import parquet
 from lactchain.errors import DataError
+from lactchain.inspection.run_view import RunView, round_of
 from lactchain.storage.files import read_json
 from lactchain.storage.manifests import verify_manifest
 
 VERSION = 1
+log = logging.getLogger(__name__)
 _TEXTS, _NUMBERS = pa.list_(pa.string()), pa.list_(pa.float64())
 
 ANSWERS = pa.schema({
@@ -141,3 +144,27 @@ def is_inspection(folder: str | Path) -> bool:
     except DataError:
         return False
     return True
+
+
+def of_rounds(view: RunView) -> dict[int, Inspection]:
+    """What each round of a run has recorded, by its number; a damaged record is none."""
+    folders = filter(is_inspection, view.directory.glob("round_*/inspection"))
+    numbers = {round_of(folder.parent.name): folder for folder in folders}
+    return {n: read_inspection(numbers[n]) for n in sorted(numbers.keys() - {None})}
+
+
+def token_values(view: RunView) -> ValuedTokens | None:
+    """What a value model makes of a few episodes' tokens; of a damaged record, None."""
+    folder = view.directory / "token_values"
+    return read_valued_tokens(folder) if is_inspection(folder) else None
+
+
+def left_out(view: RunView) -> list[str]:
+    """Names of records of a run that are not whole, so that nothing of them is shown."""
+    recorded = [part.directory / "token_values" for part in view.parts.values()]
+    recorded += [place / "inspection" for place in view.directory.glob("round_*")]
+    damaged = sorted(f for f in recorded if os.path.lexists(f) and not is_inspection(f))
+    names = [str(folder.relative_to(view.directory)) for folder in damaged]
+    if names:
+        log.warning("%s: damaged or not whole, not shown: %s", view.name, ", ".join(names))
+    return names

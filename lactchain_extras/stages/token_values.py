@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lactchain import plugins
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig, TrainingConfig
-from lactchain.config.token_values import ValueConfig
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
 from lactchain.stages.stage_run import BatchSettings
 from lactchain.types import Trajectory
+from lactchain_extras.token_values.settings import ValueConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,16 +45,17 @@ class TrainValuesConfig:
 def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     """A value model on the episodes of a configuration, in RUN/values; returns the last losses.
 
-    RUN/token_values is what it makes of a few of them (`lactchain.data.inspections`).
+    RUN/token_values is what it makes of a few of them (`lactchain_extras.explorer.inspections`).
 
     Raises:
         DataError: the episodes are damaged or do not fit the actor.
     """
-    from lactchain.data.token_view import mean_return
     from lactchain.models.loading import load_own_tokenizer
-    from lactchain.models.values import ValueModel
     from lactchain.trainers.base import save_result, train, training_arguments
-    from lactchain.trainers.token_values import TRAINERS, training_figures
+    from lactchain_extras.token_values.model import ValueModel
+    from lactchain_extras.token_values.recording import record_token_values
+    from lactchain_extras.token_values.targets import mean_return
+    from lactchain_extras.token_values.trainers import TRAINERS, training_figures
 
     settings, trainer_class = config.settings, TRAINERS[config.method]
     template, view, episodes = read_view(config, load_own_tokenizer(config.actor))
@@ -72,7 +73,7 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     trainer = trainer_class(model, args, view, settings, run=run)
     train(trainer)
     save_result(trainer, run.path("values"))
-    plugins.call("token_values", run, model, template, episodes)
+    record_token_values(run, model, template, episodes)
     summary = training_figures(trainer)
     plugins.call("card", config, run, "values", summary)
     return summary

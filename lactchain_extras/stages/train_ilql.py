@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lactchain.config.settings import RunConfig
-from lactchain.config.token_values import ILQLConfig
 from lactchain.stages.stage_run import stage
-from lactchain.stages.token_values import TrainValuesConfig, batches_of, train_values
+from lactchain_extras.stages.token_values import TrainValuesConfig, batches_of, train_values
+from lactchain_extras.token_values.settings import ILQLConfig
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,15 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ActorConfig, PlayerConfig
-from lactchain.errors import DataError
+from lactchain.errors import DataError, NonFiniteError
 from lactchain.models.adapters import base_folder
 from lactchain.models.families import attention_masks, check_family
-from lactchain.models.headed import HeadedModel, ValueHead, at_stored_precision, is_adapted
+from lactchain.models.headed import HeadedModel, at_stored_precision, in_float32, is_adapted
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating, local, put, reshard, shard_like
 from lactchain.models.weights import read_tensors, verify_manifest_if_any
 from lactchain.storage.files import read_versioned_json
+from lactchain_extras.token_values.trees import seen_in_tree
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,40 @@ class ValueMeaning:
     strategy: str
     num_q_heads: int
     head_size: int
+
+
+class ValueHead(nn.Sequential):
+    """Hidden states (…, D) → values (…, N), in float32, by one hidden layer.
+
+    The last layer starts at weights 0 and a bias of about the average return (LMRL-Gym, Abdulhai
+    et al. 2023), so that learning begins with differences and not with the level.
+
+    Args:
+        width: D, of the trunk.
+        hidden_size: of the layer between.
+        num_outputs: N, the vocabulary for Q(s, ·), 1 for V(s).
+        start: what every output is at first.
+    """
+
+    def __init__(self, width: int, hidden_size: int, num_outputs: int, start: float = 0.0) -> None:
+        super().__init__(
+            nn.Linear(width, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_outputs)
+        )
+        nn.init.zeros_(self[-1].weight)
+        if not abs(start) <= torch.finfo(torch.float32).max:
+            raise NonFiniteError(
+                f"values: expected returns of which the mean is a float32 number, got {start:g}; "
+                "make the rewards smaller"
+            )
+        nn.init.constant_(self[-1].bias, start)
+
+    def forward(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Values; some of the outputs if so asked."""
+        first, activation, last = self
+        inner = activation(in_float32(hidden, first.weight, first.bias))
+        if columns is None:
+            return in_float32(inner, last.weight, last.bias)
+        return in_float32(inner, last.weight[columns], last.bias[columns])
 
 
 class ValueModel(HeadedModel):
@@ -307,9 +342,3 @@ class ValueModel(HeadedModel):
             for name, tensor in stored.items()
             if name.startswith("target.")
         }
-
-
-def seen_in_tree(subtree_ends: Tensor) -> Tensor:
-    """Which tokens each token sees, (R, L, L): its ancestors and itself."""
-    place = torch.arange(subtree_ends.shape[1], device=subtree_ends.device)
-    return (place[:, None] >= place) & (place[:, None] < subtree_ends[:, None, :])

@@ -29,8 +29,9 @@ from lactchain.models.generation.enumeration import (
     weigh_completions,
 )
 from lactchain.models.prompting import PromptTemplate, encode_completions
-from lactchain.models.values import ValueModel
-from lactchain.types import Action, ChainGrammar
+from lactchain.runs.run import Run
+from lactchain.types import Action, ChainGrammar, Trajectory
+from lactchain_extras.token_values.model import ValueModel
 
 MAX_COMPLETIONS = 4096
 """Completions that are ranked at most."""
@@ -79,6 +80,29 @@ class TrainedValues:
     def target(self) -> ValueModel:
         """Its target network, for Q̂; the trained one where there is no other."""
         return self.online.target_network() if self.online.target else self.online
+
+    @property
+    def trunk(self) -> PreTrainedModel:
+        """What is fed along where the values guide."""
+        return self.target.trunk
+
+    def added_logits(self, hidden: Tensor, columns: Tensor | None) -> Tensor:
+        """β min_i Q̂_i(s, ·); V(s) is the same for every token, and falls out of the softmax."""
+        return self.weight * self.target.least_q(hidden, columns)
+
+    def rank(
+        self, grammar: ChainGrammar, template: PromptTemplate, policy: PreTrainedModel
+    ) -> "CompletionRanking":
+        """The ranking of all completions of a grammar; arguments and errors as there."""
+        return CompletionRanking(self, grammar, template, policy)
+
+    def record(
+        self, run: Run, template: PromptTemplate, trajectories: Sequence[Trajectory]
+    ) -> None:
+        """Writes RUN/token_values of some episodes: `recording`."""
+        from lactchain_extras.token_values.recording import record_token_values
+
+        record_token_values(run, self.online, template, trajectories)
 
 
 class CompletionRanking:
