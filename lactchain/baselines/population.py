@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -101,7 +102,7 @@ class Adam:
         self.steps, self.diverged = np.array(state["steps"]), np.array(state["diverged"])
 
 
-class Population:
+class Population(ABC):
     """P members of one algorithm. A subclass says what they learn with, and how.
 
     Those that learn from transitions have `update(batch, left)`: one step of all members on
@@ -148,10 +149,11 @@ class Population:
         kinds = (Parameters, Adam, ReplayBuffer)
         self.parts = {n: part for n, part in vars(self).items() if isinstance(part, kinds)}
 
+    @abstractmethod
     def _make_parts(self) -> None:
         """Makes networks, optimisers and stores; those that are attributes are saved."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, source: Any, progress: float = 0.0) -> dict[str, np.ndarray]:
         """One iteration of learning; returns metrics, each (P,).
 
@@ -159,7 +161,6 @@ class Population:
             source: what the members play (`MemberEnvs`), or for CQL recorded `TransitionData`.
             progress: share of the run that is done, for annealing and exploration.
         """
-        raise NotImplementedError
 
     @property
     def num_members(self) -> int:

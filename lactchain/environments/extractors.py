@@ -11,6 +11,7 @@ Each extractor states the grammar it reads; constrained decoding samples from th
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -67,7 +68,7 @@ LONGEST_NAME = 1000
 _UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f\ud800-\udfff]|{_FENCE}|.{{{LONGEST_NAME + 1}}}')
 
 
-class Extractor:
+class Extractor(ABC):
     """Reads completions of one format; a subclass knows which.
 
     It accepts all those of its `grammar`, which constrained decoding may produce.
@@ -92,9 +93,9 @@ class Extractor:
             tuple(action_names), max_chain_length, self._opening, self._separator, self._closing
         )
 
+    @abstractmethod
     def parse(self, text: str) -> Chain | Rejection:
         """The chain that the text holds, or why there is none."""
-        raise NotImplementedError
 
     def _chain(self, said: Sequence[str], span: tuple[int, int]) -> Chain | Rejection:
         """The chain of these actions, if they are a legal one."""

@@ -3,6 +3,7 @@
 All satisfy `lactchain.types.Policy`: each row of a batch draws from its own seed.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -20,16 +21,16 @@ FEW = 3  # of more than that, so many for examples
 _MIXTURE_STREAM = 1  # keeps the coin of a mixture apart from the draws of its parts
 
 
-class RowPolicy:
+class RowPolicy(ABC):
     """A policy that answers row by row; a subclass says what, in `complete`."""
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws from `seeds[b]` alone."""
         return [Action(self.complete(*row)) for row in zip(observations, seeds, strict=True)]
 
+    @abstractmethod
     def complete(self, text: str, seed: int) -> str:
         """What is said to one observation; `ValueError` where that states too little."""
-        raise NotImplementedError
 
 
 class RandomChains(RowPolicy):

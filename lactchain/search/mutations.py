@@ -31,6 +31,9 @@ from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConf
 ATTEMPTS = 20
 """How often a draw is repeated that the config class refuses, such as a batch beyond a rollout."""
 
+MOST_UNITS, MOST_LAYERS = 256, 3
+"""Of the hidden layers that growth makes."""
+
 
 def check_tunables(config: Any, names: Sequence[str]) -> None:
     """Refuses a config whose searched tunables lie outside of their ranges.
@@ -130,7 +133,7 @@ def mutate_architecture(
     """More units or a layer, which leaves the function as it is; or fewer."""
     if not config.hidden:
         return None
-    ways = _growths(config, settings) if rng.random() < settings.growth_share else _cuts(config)
+    ways = _growths(config) if rng.random() < settings.growth_share else _cuts(config)
     if not ways:
         return None
     hidden, change = ways[rng.integers(len(ways))](rng)
@@ -142,11 +145,11 @@ Way = Callable[[np.random.Generator], tuple[tuple[int, ...], NetworkChange]]
 """Draws an architecture, and what leads to it."""
 
 
-def _growths(config: Any, settings: MutationConfig) -> list[Way]:
-    hidden, most, ways = config.hidden, settings.max_units, []
-    if min(hidden) < most:
-        ways.append(lambda rng: _more_units(hidden, most, rng))
-    if len(hidden) < settings.max_layers and config.activation in DEEPENABLE:
+def _growths(config: Any) -> list[Way]:
+    hidden, ways = config.hidden, []
+    if min(hidden) < MOST_UNITS:
+        ways.append(lambda rng: _more_units(hidden, rng))
+    if len(hidden) < MOST_LAYERS and config.activation in DEEPENABLE:
         shift = DEEPENABLE[config.activation]
         deeper = (*hidden, hidden[-1])
         ways.append(lambda _: (deeper, lambda a, moments: add_hidden_layer(a, shift, moments)))
@@ -163,11 +166,11 @@ def _cuts(config: Any) -> list[Way]:
 
 
 def _more_units(
-    hidden: tuple[int, ...], most: int, rng: np.random.Generator
+    hidden: tuple[int, ...], rng: np.random.Generator
 ) -> tuple[tuple[int, ...], NetworkChange]:
     """Half as many units again in one layer."""
-    place = int(rng.choice([p for p, width in enumerate(hidden) if width < most]))
-    count = min(max(hidden[place] // 2, 1), most - hidden[place])
+    place = int(rng.choice([p for p, width in enumerate(hidden) if width < MOST_UNITS]))
+    count = min(max(hidden[place] // 2, 1), MOST_UNITS - hidden[place])
     layer, seed = len(hidden) - place, int(rng.integers(2**63))
     wider = (*hidden[:place], hidden[place] + count, *hidden[place + 1 :])
     return wider, lambda a, moments: add_units(a, layer, count, None if moments else seed)

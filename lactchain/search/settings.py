@@ -33,10 +33,6 @@ class MutationConfig(Bounded):
     """Deviation of the noise on weights, in units of their root mean square, array by array."""
     growth_share: Share = 0.75
     """Probability that an architecture grows rather than shrinks."""
-    max_units: AtLeast1 = 256
-    """Widest layer that growth makes, of classic agents."""
-    max_layers: AtLeast1 = 3
-    """Most hidden layers that growth makes, of classic agents."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

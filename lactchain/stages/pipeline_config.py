@@ -48,8 +48,6 @@ class SelectionConfig(Bounded):
     num_starts: Annotated[int, Bound(at_least=2)] = 96
     """Start states that rounds are compared on, each played greedily and by sampling; others than
     those of `evaluation.num_starts`, while there are enough."""
-    step_decay: PositiveShare = 0.5
-    """Factor on SimPO's learning rate and on target_kl after each round that was undone."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,9 @@ ASKED = 32
 REPEATED = 32
 """So many of the servers' completions are weighed here, before each round's episodes."""
 
+STEP_DECAY = 0.5
+"""Factor on SimPO's learning rate and on target_kl after each round that was undone."""
+
 STAGE_KEYS = {
     "warm_start": {name: f"warm_start.{name}" for name in ("behavior", "training", "target_skill")},
     "critic": {
@@ -151,7 +154,7 @@ class Rounds:
         log.warning(
             "round %d is undone, since it is worse than round %d on the sample for selection: the"
             " run goes on from that one with steps %g times as long",
-            *(number, best, self.config.selection.step_decay),
+            *(number, best, STEP_DECAY),
         )
 
     def _sync(self, number: int) -> None:
@@ -223,9 +226,9 @@ class Rounds:
             raise alarms.no_pairs(error, self.results.evaluations) from error
 
     def _improvement(self, number: int) -> TrainSimPOConfig:
-        settings, selection = self.config.simpo, self.config.selection
+        settings = self.config.simpo
         training, loss = settings.training, settings.loss
-        shorter = 1.0 if selection is None else selection.step_decay**self.results.num_undone
+        shorter = STEP_DECAY**self.results.num_undone
         decay = self.config.learning_rate_decay ** (number - 1) * shorter
         bound = None if loss.target_kl is None else loss.target_kl * shorter
         growth = self.config.nll_weight_growth ** (number - 1)

@@ -1,5 +1,7 @@
 """The scripted policies of Wordle, and the search for its best play."""
 
+from abc import abstractmethod
+
 import numpy as np
 
 from lactchain.environments.language import LanguageEnv
@@ -31,6 +33,7 @@ class WordPolicy(RowPolicy):
         words = np.flatnonzero(self.tables.fitting(guesses, feedback))
         return self.grammar.render([self.choose(words, self.num_tries - len(guesses), seed)])
 
+    @abstractmethod
     def choose(self, words: np.ndarray, tries: int, seed: int) -> int:
         """The number of the next word.
 
@@ -39,7 +42,6 @@ class WordPolicy(RowPolicy):
             tries: guesses that are left.
             seed: of this choice.
         """
-        raise NotImplementedError
 
 
 class ConsistentWords(WordPolicy):
