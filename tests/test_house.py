@@ -21,12 +21,12 @@ from test_layers import LAYERS, PACKAGE, unit_of
 
 AT_MOST = {  # and the goals: 0, but for
     "files at the root": 7,  # 8
-    "files of train_simpo": 59,  # 20
-    "files of train_critic": 55,  # 20
+    "files of train_simpo": 57,  # 20
+    "files of train_critic": 53,  # 20
     "files of run_pipeline": 47,  # 20
-    "climbs of train_simpo": 7,  # 6
-    "climbs of train_critic": 7,  # 6
-    "climbs of run_pipeline": 6,  # 6
+    "climbs of train_simpo": 6,
+    "climbs of train_critic": 6,
+    "climbs of run_pipeline": 6,
 }
 """Today's figures; a figure that is not here is at most 0."""
 ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
