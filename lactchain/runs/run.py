@@ -203,14 +203,20 @@ class Run(AbstractContextManager["Run"]):
         self.close()
 
     def _forget_checkpoints(self) -> None:
-        """Removes what nobody goes on from any more, several times as large as the result."""
+        """Removes what nobody goes on from any more, several times as large as the result.
+
+        A run that keeps it removes what is left of those that it had removed.
+        """
         folder = self.directory / "checkpoints"
-        if self.keeps_checkpoints or not folder.is_dir() or folder.is_symlink():
+        if not folder.is_dir() or folder.is_symlink():
             return
         with disk_errors(folder):
-            prune_checkpoints(folder, keep=0)
-            with suppress(OSError):  # what somebody else has put there stays
-                folder.rmdir()
+            if self.keeps_checkpoints:
+                prune_checkpoints(folder, whole_ones=False)
+            else:
+                prune_checkpoints(folder, keep=0)
+                with suppress(OSError):  # what somebody else has put there stays
+                    folder.rmdir()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Appends a record of a step to `metrics.jsonl`; NaN and infinities become null."""

@@ -37,18 +37,21 @@ def latest_checkpoint(directory: str | Path) -> Path | None:
     return None
 
 
-def prune_checkpoints(directory: str | Path, keep: int = 2) -> None:
+def prune_checkpoints(directory: str | Path, keep: int = 2, whole_ones: bool = True) -> None:
     """Removes checkpoints older than the `keep` newest ones that verify.
 
     Call it when a new manifest is written: nothing goes before something newer is known to be
     good. A removal that is cut short leaves no half checkpoint behind. A stray checkpoint of
     another run neither counts as one that is kept, nor goes.
+
+    Args:
+        whole_ones: whether those go that verify, too, and not only what a removal has left of one.
     """
     num_valid = 0
     for path in _newest_first(directory):
         if num_valid < keep:
             num_valid += _reason_to_skip(path) is None
-        elif _is_replaceable(path):
+        elif _is_replaceable(path) and (whole_ones or _reason_to_skip(path)):
             _remove(path)
     _finish_removals(directory)
 
