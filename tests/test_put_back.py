@@ -12,7 +12,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TransformR
 from lactchain import LanguageEnv, TextView
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.state_files import load_state, save_state
-from lactchain.errors import EnvironmentFault
+from lactchain.errors import DataError, EnvironmentFault
 
 STEPS_BEFORE, STEPS_AFTER = 13, 25
 SEEN = "its observation is .* and was "
@@ -173,3 +173,12 @@ def test_a_world_in_text_that_does_not_go_where_it_is_put_is_refused(forgets):
     with pytest.raises(EnvironmentFault, match=f"cannot be put back .* its {forgets} is .*0"):
         env.reset(options={"state": there})
     assert env.reset(options={"state": there | {forgets: held[forgets]}})[1]["state"] == held
+
+
+def test_a_state_of_impossible_arrays_is_refused_by_its_file(tmp_path):
+    save_state(tmp_path, {"weights": np.zeros(2)}, {})
+    header = b'{"weights":{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,16]}}'
+    file = tmp_path / "state.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    with pytest.raises(DataError, match=r"state.safetensors: missing or damaged \(.*overflow"):
+        load_state(tmp_path)

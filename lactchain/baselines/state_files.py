@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 import torch
 
+from lactchain.errors import DataError
 from lactchain.storage.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
 from lactchain.storage.files import atomic_write, disk_errors, make_folder, read_json
 from lactchain.storage.manifests import MANIFEST, read_manifest, write_manifest
@@ -40,8 +42,11 @@ def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, An
 
 
 def load_state(directory: Path) -> dict[str, Any]:
-    """A state that `save_state` wrote, tensors as arrays."""
-    arrays = safetensors.numpy.load((directory / ARRAYS).read_bytes())
+    """A state that `save_state` wrote, tensors as arrays; `DataError` where it is none."""
+    try:
+        arrays = safetensors.numpy.load((directory / ARRAYS).read_bytes())
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DataError(f"{directory / ARRAYS}: missing or damaged ({error})") from error
     return _put_arrays(read_json(directory / VALUES), arrays)
 
 
