@@ -12,6 +12,7 @@ import pytest
 from explorer_runs import GridRun, unpack
 from run_folders import HOSTILE, hostile_trajectory, write_run, write_text_run
 
+from lactchain.config.parsing import to_yaml
 from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import write_episodes
 from lactchain.data.preferences import write_pairs
@@ -19,7 +20,7 @@ from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection.run_view import open_run
-from lactchain.storage.manifests import write_run_file, write_with_manifest
+from lactchain.storage.manifests import read_run_file, write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables
 from lactchain_extras.explorer.contents import contents
@@ -121,6 +122,16 @@ def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(r
     for name in ("round", "completion", "success", "num_actions", "shortest", "return"):
         assert played[name] == recorded[name], name
     assert set(played["optimal"]) == {None}
+
+
+def test_settings_that_are_not_what_a_run_was_given_are_named(run, tmp_path, caplog):
+    folder = shutil.copytree(run.directory, tmp_path / "run")
+    file = folder / "config.yaml"
+    given = to_yaml(read_run_file(folder)["config"])
+    for content in (given, given[: len(given) // 2], "run: {seed"):
+        file.write_text(content)
+        told = "config.yaml is not what the run was given" in " ".join(page_of(folder).texts)
+        assert told == (f"{file}: changed since, or damaged" in caplog.text) == (content != given)
 
 
 @pytest.mark.parametrize(

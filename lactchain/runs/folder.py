@@ -241,7 +241,7 @@ def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str,
         if folder is None or not is_same_place(old, folder, new, directory):
             line = f"{key} was {old!r}, now {new!r}"
             (refused if HARMLESS.isdisjoint(key.split(".")) else lines).append(line)
-    if refused and _has_stored(directory, now):
+    if refused and has_stored(directory, now):
         raise DataError(
             f"{directory / RUN_FILE}: tells of another run than config.yaml; put a copy back, or "
             "remove it and go on with --inexact"
@@ -256,7 +256,7 @@ def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str,
         log.info("%s: continues with a harmless change: %s", directory, line)
 
 
-def _has_stored(directory: Path, settings: Mapping[str, Any]) -> bool:
+def has_stored(directory: Path, settings: Mapping[str, Any]) -> bool:
     """Whether `config.yaml` has these settings, but for harmless ones."""
     with suppress(ConfigError):
         return identity_of(redact(load(directory / "config.yaml"))) == identity_of(settings)

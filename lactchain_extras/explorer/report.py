@@ -5,10 +5,12 @@ running job can be looked at too.
 """
 
 import json
+import logging
 import math
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,11 @@ from markupsafe import Markup
 
 from lactchain.config.parsing import to_yaml
 from lactchain.data.preferences import DROP_REASONS
+from lactchain.errors import DataError
 from lactchain.inspection.run_view import RunView, open_run
+from lactchain.runs.folder import has_stored
 from lactchain.storage.files import atomic_write
+from lactchain.storage.manifests import RUN_FILE, read_run_file
 from lactchain_extras.comparing import FIGURES, figure, known_figures, settings
 from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.contents import Contents, contents
@@ -53,6 +58,7 @@ MOST_MARKS = 9
 """Rounds that are named below the chart of the first screen."""
 SCREENS = ["summary", "states", "episodes", "pairs", "critic", "tokens", "curves", "compare"]
 SCREENS += ["search", "run"]
+log = logging.getLogger(__name__)
 
 
 def write_report(
@@ -94,6 +100,7 @@ def render(
     facts += [view.environment.get("device"), f"commit {str(commit)[:10]}" if commit else None]
     missed = [*left_out(view), *(f"{o.name}/{name}" for o in beside for name in left_out(o))]
     facts += [f"{name} is damaged or not whole, not shown" for name in missed]
+    facts += [f"{name} is not what the run was given" for name in _changed_settings(view)]
     sides = (("before training", summary.before), ("after", summary.after))
     told = _embedded(view, beside, held, screen)
     text = environment.get_template("page.html").render(
@@ -114,6 +121,19 @@ def render(
         **assets(),
     )
     return text.lstrip()
+
+
+def _changed_settings(view: RunView) -> list[str]:
+    """Names of each `config.yaml`, of a run and its parts, that tells of another than its run."""
+    changed = []
+    for file in sorted(view.directory.rglob("config.yaml")):
+        with suppress(DataError):  # of a part whose own file is damaged, nobody knows
+            given = read_run_file(file.parent).get("config")
+            if given is not None and not has_stored(file.parent, given):
+                changed.append(file)
+                told = "%s: changed since, or damaged; what the run was given is in %s"
+                log.warning(told, file, file.with_name(RUN_FILE))
+    return [str(file.relative_to(view.directory)) for file in changed]
 
 
 def _status(view: RunView, under_way: str) -> Markup:
