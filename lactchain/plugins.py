@@ -21,7 +21,8 @@ LactChain asks for these, and goes on without those that are not there:
 - `language_species` is what evolutionary search needs to know of language actors;
 - `panels` is a module of numbered tasks in files, and of results on them;
 - `offline_data(path)` reads the recorded transitions of other libraries;
-- `values` is a module of trained values of tokens, by which actors are guided;
+- `values` is a module of trained values of tokens: `TrainedValues(config, tokenizer)`, by which an
+  actor is guided (`decoding.Guide`, with `rank` and `record`), and `ValueModel.load(folder)`;
 - `vector_envs` has numpy batches of others' environments, by their Gymnasium ids.
 
 The group `lactchain.worlds` has functions that register Gymnasium ids, and `lactchain.schemes` the

@@ -281,3 +281,12 @@ def test_a_model_that_learnt_from_normalised_observations_is_shown_such():
     shown = ((rows - [-0.5, 0.0]) / [0.1, 1e-3]).astype("float32")
     expected, as_they_are = (model.predict(x, deterministic=True)[0] for x in (shown, rows))
     assert sb3_act(model)(rows[None])[0].tolist() == expected.tolist() != as_they_are.tolist()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_another_seed_gives_other_weights(name, finished, tmp_path):
+    """The same seed gives the same ones: that is what runs that go on are compared with."""
+    run = RunConfig(run_dir=str(tmp_path / "run"), seed=1)
+    train_agent(replace(CONFIGS[name], run=run, loop=replace(LOOP, total_steps=64)))
+    files = [folder / "last" / ARRAYS for folder in (tmp_path / "run", finished(name))]
+    assert files[0].read_bytes() != files[1].read_bytes()

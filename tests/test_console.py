@@ -141,10 +141,10 @@ def test_a_pipe_gets_a_line_each_minute(clock, monkeypatch):
 
 def test_a_growing_table_is_a_line_for_each_row(capsys):
     table = GrowingTable()
-    table.add({"round": 0, "success": 0.51349, "alarms": ""})
-    table.add({"round": 1, "success": float("nan"), "alarms": "loops, bumps"})
+    table.add({"round": 0, "success": 0.51349, "notes": ""})
+    table.add({"round": 1, "success": float("nan"), "notes": "loops, bumps"})
     assert capsys.readouterr().out.splitlines() == [
-        "  round  success   alarms",
+        "  round  success    notes",
         "      0   0.5135",
         "      1           loops, bumps",
     ]

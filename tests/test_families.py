@@ -12,8 +12,10 @@ from measuring import markdown
 from lactchain.config.settings import ActorConfig, RunConfig, TrainingConfig
 from lactchain.data.preferences import write_pairs
 from lactchain.errors import ConfigError
+from lactchain.models import families
 from lactchain.models.actor import LanguageActor
 from lactchain.models.families import FAMILIES, context_length
+from lactchain.models.generation import cascade
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import encode_completions, end_of_completion
@@ -153,3 +155,11 @@ def test_families_without_windows_compute_the_same_where_a_beginning_is_read_onc
 def test_other_families_read_each_row():
     others = [bench_of(name).model for name in NAMES.keys() - READ_ONCE]
     assert not any(map(can_read_once, others))
+
+
+def test_a_window_that_is_left_out_is_seen(monkeypatch):
+    bench = benchmark.Bench(NAMES["Mistral 7B v0.1"])
+    monkeypatch.setattr(cascade, "shortest_window", lambda config: None)
+    assert bench.decoding() > 0.1
+    monkeypatch.setattr(families, "shortest_window", lambda config: None)
+    assert bench.simpo() > 0.1 and bench.values() > 0.1

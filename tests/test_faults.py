@@ -1,6 +1,9 @@
 """Each part of benchmarks/faults.py reports a fault that does harm, and no other."""
 
+import os
 import shutil
+import subprocess
+import sys
 from io import BytesIO
 from itertools import islice
 from multiprocessing import forkserver
@@ -9,7 +12,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from fault_matrix import parts, programs
+from fault_matrix import kills, parts, programs
 from fault_matrix.cases import cases_of, run_part
 from fault_matrix.digests import differing, digest, whole
 
@@ -128,3 +131,66 @@ def test_every_script_that_makes_a_run_is_attacked():
         "compare", "doctor", "export", "panel", "play", "prepare_weights", "report", "serve",
     }  # fmt: skip
     assert {program.script for program in programs.PROGRAMS.values()} == scripts - without_a_run
+
+
+SPRUNG = """
+import pickle, sys
+from pathlib import Path
+from fault_matrix.digests import CANARY
+from fault_matrix.evil import _pickled
+from fault_matrix.watch import Watch
+inside, outside = Path(sys.argv[1]), Path(sys.argv[2])
+trap = _pickled(outside)
+Watch(inside, outside, inside / "notes", CANARY)()
+(inside / "mine").write_text("x")
+pickle.loads(trap)
+open(outside / "secret.json").close()
+(outside / "written").write_text("x")
+__import__(CANARY)
+"""
+
+
+def test_a_trap_that_is_sprung_is_noticed(tmp_path):
+    for name in ("inside", "outside"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "outside/secret.json").write_text("{}")
+    command = [sys.executable, "-c", SPRUNG, tmp_path / "inside", tmp_path / "outside"]
+    folders = [str(ROOT / name) for name in ("benchmarks", "tests", ".")]
+    path = os.pathsep.join([*folders, os.environ["PYTHONPATH"]])
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True)
+    notes = (tmp_path / "inside/notes").read_text()
+    events = [line.partition(":")[0] for line in notes.splitlines()]
+    assert events == ["pickle.find_class", "os.system", "open", "open", "import"]
+    assert (tmp_path / "outside/executed").exists()
+
+
+@pytest.mark.parametrize("synced, ending", [(True, "equal"), (False, "lost")])
+def test_a_result_whose_name_was_not_synced_is_found_to_be_lost(
+    synced, ending, tmp_path, monkeypatch
+):
+    program = programs.Program("p", "p", lambda *_: None, tmp_path)
+
+    def finish(run_dir):
+        with Run.open(run_dir, RunConfig()) as run:
+            run.finish({"loss": 1.0})
+
+    end = kills.record(program.place, tmp_path / "recording")
+    if not synced:  # the program syncs nothing
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    finish(program.place)
+    end()
+    found = kills.pickle.loads((tmp_path / "recording").read_bytes())  # noqa: S301  - just written
+    undisturbed = programs.Undisturbed(programs.digest(program.place), "", 0.0)
+    monkeypatch.setattr(kills, "recorded_run", lambda _: found)
+    for module in (kills, programs):
+        monkeypatch.setattr(module, "undisturbed", lambda *_: undisturbed)
+    monkeypatch.setattr(programs.Program, "start", lambda program, run_dir: finish(run_dir))
+    monkeypatch.setattr(kills, "ended", lambda _: 0)
+    endings = {kills.cut(program, 7 * seed, tmp_path).ending for seed in range(8)}
+    assert ending in endings and (not synced or endings == {"equal"})
+
+
+def test_the_files_of_tests_that_the_matrix_names_are_there():
+    for row in parts.ROWS:
+        names = row.rpartition("|")[2].split()
+        assert names and all((ROOT / f"tests/test_{name}.py").is_file() for name in names), row

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import lactchain
 from lactchain import plugins
 from lactchain.environments.registry import find_env
 from lactchain.errors import ConfigError
@@ -65,5 +66,7 @@ def test_what_is_not_installed_is_nothing_or_an_error_that_names_the_setting(mon
     plugins.call("page", "no/folder")
     with pytest.raises(ConfigError, match="gif: no installed package has the add-on films"):
         plugins.required("films", "gif")
+    with pytest.raises(ConfigError, match="load_values: no installed package has the add-on value"):
+        lactchain.load_values("no/folder")
     with pytest.raises(ConfigError, match="no Gymnasium environment 'gem:Sudoku'|module gem"):
         find_env("gem:Sudoku")

@@ -50,6 +50,12 @@ def test_what_ends_two_processes_is_one_line_and_the_code_of_the_first(ending):
     assert line in said and said.count("\n") == 1
 
 
+def test_a_process_that_is_stopped_before_it_has_met_the_other_ends_it():
+    process = start(RANK.format(f"{WAITS}rank == '0' and os._exit(143)"))
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
 def test_a_command_for_several_processes_starts_as_many_as_it_is_typed():
     words = ["lactchain", "run_pipeline", "--config", "tiny"]
     launcher = ["torchrun", "--standalone", "--nproc-per-node", "2"]

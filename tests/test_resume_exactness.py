@@ -146,3 +146,14 @@ def test_steps_that_are_done_again_stand_once_in_the_metrics(saved, tiny, run_di
     assert len(trained) == len(records) - 1
     assert [record["step"] for record in trained] == [2, 4, 6, 8, NUM_UPDATES]
     assert all(record["train/loss"] != 9.0 for record in trained)
+
+
+def test_checkpoint_holds_adapter_and_head_only(uninterrupted):
+    folder = uninterrupted("critic")[0] / "checkpoints" / f"checkpoint-{NUM_UPDATES}"
+    names = {path.name for path in folder.iterdir()}
+    assert "adapter_model.safetensors" in names
+    assert not names & {"model.safetensors", "training_args.bin"}
+    manifest = verify_manifest(folder)
+    assert manifest["global_step"] == manifest["max_steps"] == NUM_UPDATES
+    assert manifest["parent"] == f"checkpoint-{NUM_UPDATES - 1}"
+    assert any("score" in name for name in manifest["trainable"])

@@ -242,3 +242,11 @@ def test_combinations_that_the_config_refuses_are_drawn_again_not_clipped():
 def test_settings_that_make_no_sense_are_refused(kind, fields, said):
     with pytest.raises(ValueError, match=said):
         kind(**fields)
+
+
+def test_what_is_taken_out_is_a_copy():
+    population, envs, _ = trained()
+    learnt = take(population, 0)
+    before = weights_of(learnt).copy()
+    population.advance(envs)
+    assert np.array_equal(weights_of(learnt), before)

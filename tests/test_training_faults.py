@@ -260,3 +260,9 @@ def test_logged_loss_is_not_filtered(tiny, run_dir):
         with pytest.raises(NonFiniteError, match="no checkpoint is written"):
             train(trainer)
     assert read_metrics(run_dir)[0]["train/loss"] is None
+
+
+def test_old_checkpoints_go_when_newer_ones_are_verified(tiny, run_dir):
+    train_here("simpo", tiny, run_dir, {"lora": True})
+    names = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
+    assert names == ["checkpoint-8", "checkpoint-9"]

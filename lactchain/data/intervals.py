@@ -88,7 +88,7 @@ def explained_share(values: np.ndarray, groups: np.ndarray, units: np.ndarray) -
         groups: (N,) numbers from 0.
         units: (N,) numbers from 0 of what was drawn independently, such as episodes.
     """
-    return _explained(*_cells(values, groups, units))
+    return _explained(*_cells(values, groups, units)[1:])
 
 
 def _cells(
@@ -96,7 +96,7 @@ def _cells(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Units (C,), groups (C,) and sums (3, C) of cells: what one unit has in one group.
 
-    Summed are 1, the values, less the mean of all, and their squares.
+    The sums are of 1, of the values less their overall mean, and of the squares of these.
     """
     num_units = units.max() + 1
     cells, cell_of = np.unique(groups * num_units + units, return_inverse=True)
@@ -105,8 +105,8 @@ def _cells(
     return cells % num_units, cells // num_units, np.stack(sums)
 
 
-def _explained(units: np.ndarray, groups: np.ndarray, sums: np.ndarray) -> float:
-    """The share, of cells as `_cells` has them."""
+def _explained(groups: np.ndarray, sums: np.ndarray) -> float:
+    """The share, of the groups and sums of `_cells`."""
     count, total, square = of_groups = np.stack([np.bincount(groups, column) for column in sums])
     own = [np.bincount(groups, column) for column in _pairs(*sums)]
     pairs, squares = _pairs(*of_groups) - own
@@ -135,9 +135,9 @@ def explained_share_interval(
     "Using subsample values as typical values".
     """
     draws, found = np.random.default_rng(seed), []
-    cells = _cells(values, groups, units)
+    cell_units, cell_groups, sums = _cells(values, groups, units)
     for _ in range(NUM_HALVES):
-        half = (draws.permutation(units.max() + 1) % 2 == 0)[cells[0]]
-        found.append(_explained(*(column[..., half] for column in cells)))
+        half = (draws.permutation(units.max() + 1) % 2 == 0)[cell_units]
+        found.append(_explained(cell_groups[half], sums[:, half]))
     low, high = np.percentile(found, [2.5, 97.5])
     return float(low), float(high)

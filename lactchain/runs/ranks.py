@@ -67,11 +67,11 @@ def _wait(
         is_over = None not in [rank.poll() for rank in ranks]
         for number in heard[num_sent:]:
             num_sent += 1
-            for rank in ranks:  # Ctrl-C before its handler is there would leave a stack trace
+            for rank in ranks:  # in Python's own start Ctrl-C would leave a stack trace
                 rank.send_signal(signal.SIGTERM if number == signal.SIGINT else number)
         if not failed and (ended := [rank for rank in ranks if rank.returncode]):
             failed.append(ended[0])
-            if not heard and ended[0].returncode <= 128:  # else all save, and end by themselves
+            if not heard:  # else all save, and end by themselves
                 for rank in ranks:
                     rank.terminate()
         if is_over:

@@ -1,9 +1,9 @@
-"""Signals: which ones end a process, and what they do before it listens to them."""
+"""Signals: which ones end a process, and what a process does with them before it listens."""
 
 import os
 import signal
 import sys
-from os.path import abspath, basename, dirname, join
+from os.path import abspath, basename, dirname, join, splitext
 
 AT_ONCE = (signal.SIGTERM, signal.SIGINT)
 STOPPING = (
@@ -36,4 +36,4 @@ def is_command() -> bool:
     program = sys.argv[0] if sys.argv else ""
     if program == "-m":  # what `sys.argv` says while the module's package is imported
         return "lactchain" in sys.orig_argv
-    return basename(program) == "lactchain" or dirname(abspath(program)) in _SCRIPTS
+    return splitext(basename(program))[0] == "lactchain" or dirname(abspath(program)) in _SCRIPTS

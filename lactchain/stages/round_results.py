@@ -64,6 +64,7 @@ SHOWN = {
 """Columns of the table that grows by a row a round."""
 
 TITLES = {name: title for title, name in SHOWN.items()} | {"of_optimum": "of optimum"}
+"""What the table calls figures that a target may ask for."""
 
 NEARLY_ALWAYS = 0.95
 """A success rate of drawn episodes beyond which rounds are compared by what they earn."""

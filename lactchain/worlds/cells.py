@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import gymnasium as gym
 import numpy as np
@@ -17,9 +18,8 @@ from lactchain.types import Reward
 UP, RIGHT, DOWN, LEFT = range(4)
 STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 """(dx, dy) of up, right, down, left."""
-MOST_SHARED = 4
-_SHARED: dict[tuple[type, str], Any] = {}
-"""The tables of the worlds that were made last, by their kinds and arguments."""
+_SHARED: WeakValueDictionary[tuple[type, str], Any] = WeakValueDictionary()
+"""The tables of the worlds that are there, by their kinds and arguments."""
 
 
 class CellTables:
@@ -44,16 +44,15 @@ class CellTables:
         """The tables of a world, the same ones for all its copies, who only read them."""
         try:
             key = cls, json.dumps(world, sort_keys=True)
-        except TypeError:  # it has an object of its own, such as a reward
+        except (TypeError, ValueError, RecursionError):  # it has an object of its own, say a reward
             return cls(**world)
-        if key not in _SHARED:
-            if len(_SHARED) == MOST_SHARED:
-                del _SHARED[next(iter(_SHARED))]
-            _SHARED[key] = cls(**world)
-            for array in vars(_SHARED[key]).values():
+        tables = _SHARED.get(key)
+        if tables is None:
+            tables = _SHARED[key] = cls(**world)
+            for array in vars(tables).values():
                 if isinstance(array, np.ndarray):
                     array.flags.writeable = False
-        return _SHARED[key]
+        return tables
 
     @cached_property
     def model(self) -> TabularModel:

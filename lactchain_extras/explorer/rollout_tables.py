@@ -32,6 +32,7 @@ from lactchain_extras.explorer.tables import Row
 MAX_BYTES = 20_000_000
 """What the episodes of a page may weigh, as text; of more there is a sample."""
 
+_ENCODER = json.JSONEncoder(sort_keys=True)
 Way = list[list[int]]
 Known = float | None
 
@@ -340,17 +341,13 @@ class Worth:
             np.array(worth[:-1]),
             np.array([*worth[1:-1], 0.0 if trajectory.terminated else worth[-1]]),
             np.zeros(len(trajectory)),
-            *(gamma, per),
-        )
-        known = (
-            [None if math.isnan(v) else v for v in each] for each in (worth, advantages.tolist())
-        )
-        return list(zip(*known, strict=False))  # the last state has no completion
+            gamma,
+            per,
+        ).tolist()
+        known = [[None if math.isnan(v) else v for v in each] for each in (worth[:-1], advantages)]
+        return list(zip(*known, strict=True))
 
 
 def key(state: State | None) -> str:
     """What a state is known by: its JSON text, the fields in the order of the alphabet."""
-    return _as_json(state)
-
-
-_as_json = json.JSONEncoder(sort_keys=True).encode
+    return _ENCODER.encode(state)
