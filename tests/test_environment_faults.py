@@ -268,6 +268,7 @@ def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
         torch.set_grad_enabled(False)
         torch.set_num_threads(2)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.environ["WORLD_SIZE"] = "4"
         if when != "made":
             return (row(0, 0), {}) if when == "reset" else answers(terminated=True)()
 
@@ -280,6 +281,7 @@ def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
         weight = torch.nn.Linear(1, 1).weight
         told = weight.dtype, weight.device.type, torch.is_grad_enabled(), torch.get_num_threads()
         assert told == (torch.float32, "cpu", True, 1) and signal.getsignal(signal.SIGTERM) == heard
+        assert "WORLD_SIZE" not in os.environ
     finally:
         signal.signal(signal.SIGTERM, heard)
         seed_everything(0, threads=1)

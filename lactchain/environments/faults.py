@@ -4,6 +4,7 @@ Whatever comes of it is an `EnvironmentFault` that names the seed and the last a
 way is known to whoever watches.
 """
 
+import os
 import time
 import traceback
 from _signal import SIGINT, SIGTERM, getsignal, signal  # `signal` makes enums: 100 times as slow
@@ -24,9 +25,15 @@ Check = Callable[[Any, gym.Env], None]
 MOST_SHOWN = 300
 _under_way: dict[int, tuple[float, gym.Env, Seed, Any]] = {}
 """What each thread waits for."""
+
+
+def _set_world_size(told: str | None) -> None:
+    os.environ.pop("WORLD_SIZE", None) if told is None else os.environ.update(WORLD_SIZE=told)
+
+
 OURS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     f"handler of {n}": (partial(getsignal, n), partial(signal, n)) for n in (SIGINT, SIGTERM)
-}
+} | {"number of processes": (partial(os.environ.get, "WORLD_SIZE"), _set_world_size)}
 """What a world may not change of its process: how it is read, and how it is set."""
 
 
