@@ -1,5 +1,6 @@
 """How Sphinx makes a site of these pages and of the docstrings: `make docs`."""
 
+import logging
 import re
 from functools import partial
 from importlib import import_module
@@ -10,6 +11,9 @@ from sphinx.util.docutils import SphinxDirective
 import lactchain
 
 SOURCE = "https://github.com/lactchain/lactchain/blob/main/"
+
+# On processors that reckon in bfloat16 it warns of a kernel of its own that is not installed.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 project = "LactChain"
 copyright = "the LactChain developers"
