@@ -257,7 +257,7 @@ def in_a_session():
     + [(play, "step") for play in (in_a_session, in_a_rollout, in_an_evaluation, with_agents)],
 )
 def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
-    play, when, odd, monkeypatch
+    play, when, odd, monkeypatch, tmp_path
 ):
     """Else its signals are not heard, and agents compute in other types, elsewhere, or nothing."""
     heard = signal.getsignal(signal.SIGTERM)
@@ -269,10 +269,12 @@ def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
         torch.set_num_threads(2)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.environ["WORLD_SIZE"] = "4"
+        os.chdir("/")
         if when != "made":
             return (row(0, 0), {}) if when == "reset" else answers(terminated=True)()
 
     seed_everything(0, threads=1)
+    monkeypatch.chdir(tmp_path)
     odd(change if when == "reset" else None, change if when == "step" else answers())
     if when == "made":
         monkeypatch.setattr(Odd, "__init__", change)
@@ -281,7 +283,7 @@ def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
         weight = torch.nn.Linear(1, 1).weight
         told = weight.dtype, weight.device.type, torch.is_grad_enabled(), torch.get_num_threads()
         assert told == (torch.float32, "cpu", True, 1) and signal.getsignal(signal.SIGTERM) == heard
-        assert "WORLD_SIZE" not in os.environ
+        assert "WORLD_SIZE" not in os.environ and os.getcwd() == str(tmp_path)
     finally:
         signal.signal(signal.SIGTERM, heard)
         seed_everything(0, threads=1)

@@ -24,7 +24,6 @@ from lactchain.errors import (
 )
 from lactchain.runs.process import launch, seed_everything
 from lactchain.runs.signals import STOPPING
-from lactchain.storage.files import atomic_write
 
 
 @pytest.fixture
@@ -142,26 +141,6 @@ def test_one_seed_repeats_all_random_streams():
         torch.set_default_dtype(torch.bfloat16)
         torch.set_default_device("meta")
         assert draw() == first and torch.is_grad_enabled()
-
-
-@pytest.mark.parametrize("is_gone", [False, True])
-def test_what_a_run_writes_does_not_follow_an_environment_elsewhere(
-    script, is_gone, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    elsewhere = tmp_path / "elsewhere"
-
-    def main(config):
-        elsewhere.mkdir()
-        os.chdir(elsewhere)
-        if is_gone:
-            elsewhere.rmdir()
-        atomic_write(tmp_path / "whole.txt", "x")
-        atomic_write("part.txt", "x")
-
-    assert script(main) == 6
-    assert "part.txt: the environment, or other code, has changed" in capsys.readouterr().err
-    assert {file.name for file in tmp_path.rglob("*.txt")} == {"whole.txt"}
 
 
 POLLING = launched("""

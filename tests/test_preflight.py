@@ -27,7 +27,7 @@ from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.rounds import full_keys
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
-from lactchain.storage.files import follow, stand_for
+from lactchain.storage.files import stand_for
 from lactchain.storage.manifests import write_run_file
 from lactchain.storage.results import result_of
 from lactchain_extras.stages.export import ExportConfig
@@ -199,28 +199,22 @@ def test_a_pipeline_stands_for_its_results_also_as_a_copy(weights, finished, tmp
     assert (copy / "actor").is_symlink()
 
 
-def test_a_name_leads_to_its_folder_where_there_are_no_links(tmp_path, monkeypatch):
-    """As on some file systems, and in what some archives unpack."""
-
+def test_a_name_is_of_a_copy_where_there_are_no_links(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    run = saved(tmp_path / "run", "round_1/simpo/actor", "round_1/simpo/pairs", "round_2/critic")
+    run = saved(tmp_path / "run", "round_1/simpo/actor", "round_2/simpo/actor")
+    (run / "round_1/simpo/actor/weights").write_text("1")
+    (run / ".actor.tmp/half").mkdir(parents=True)  # of a copy that was cut short
     monkeypatch.setattr(os, "symlink", refuse)
-    stand_for(run / "actor", "round_1/simpo/actor")
-    assert (run / "actor").read_text() == "round_1/simpo/actor"
-    trained = f"{run}/round_1/simpo/actor"
-    for given in (run, run / "actor"):
-        assert look_up(EvaluateConfig(actor=GuidedActorConfig(str(given)))).actor.model == trained
-        assert result_of(given, "actor") == resolve_weights(trained) == Path(trained)
-    assert resolve_weights(run / "actor") == Path(trained)
-    assert result_of(run, "pairs") == run / "round_1/simpo/pairs"
+    for number in (2, 1):
+        stand_for(run / "actor", f"round_{number}/simpo/actor")
+    assert (run / "actor/weights").read_text() == "1" and not (run / "actor").is_symlink()
     monkeypatch.undo()
-    stand_for(run / "actor", "round_2/critic")
-    assert (run / "actor").is_symlink()
-    plain = run / "config.yaml"
-    plain.write_text("round_3/critic")  # leads nowhere
-    assert follow(plain) == plain
+    stand_for(run / "actor", "round_2/simpo/actor")
+    assert os.readlink(run / "actor") == "round_2/simpo/actor"
+    stand_for(run / "actor", None)
+    assert {path.name for path in run.iterdir()} == {"environment.json", "round_1", "round_2"}
 
 
 def test_a_result_of_another_run_is_still_refused(weights, finished, tmp_path):

@@ -31,7 +31,7 @@ from lactchain.errors import DataError, Interrupted
 from lactchain.runs import distributed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.progress import under_way
-from lactchain.storage.files import check_place, disk_errors, make_folder
+from lactchain.storage.files import disk_errors, make_folder
 from lactchain.storage.manifests import (
     manifest_beside,
     read_manifest,
@@ -310,9 +310,7 @@ def work_through(
 
 
 def stop_if_requested(folder: Path) -> None:
-    """Raises `Interrupted` if a signal asked this process to stop; see also `check_place`."""
-    if folder.name:
-        check_place(folder)
+    """Raises `Interrupted` if a signal asked this process to stop."""
     if number := stop_requested():
         raise Interrupted(
             number, f"stopped; what is finished is in {folder}, give the same command to go on"

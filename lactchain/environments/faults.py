@@ -27,13 +27,22 @@ _under_way: dict[int, tuple[float, gym.Env, Seed, Any]] = {}
 """What each thread waits for."""
 
 
+def _folder() -> str | None:
+    with suppress(OSError):  # it may be gone
+        return os.getcwd()
+    return None
+
+
 def _set_world_size(told: str | None) -> None:
     os.environ.pop("WORLD_SIZE", None) if told is None else os.environ.update(WORLD_SIZE=told)
 
 
 OURS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     f"handler of {n}": (partial(getsignal, n), partial(signal, n)) for n in (SIGINT, SIGTERM)
-} | {"number of processes": (partial(os.environ.get, "WORLD_SIZE"), _set_world_size)}
+} | {
+    "number of processes": (partial(os.environ.get, "WORLD_SIZE"), _set_world_size),
+    "working directory": (_folder, os.chdir),
+}
 """What a world may not change of its process: how it is read, and how it is set."""
 
 

@@ -18,7 +18,7 @@ from lactchain.config.shipped import CONFIGS
 from lactchain.config.shipped import settings as shipped_settings
 from lactchain.config.yaml_texts import load
 from lactchain.errors import DataError
-from lactchain.storage.files import follow, read_json
+from lactchain.storage.files import read_json
 from lactchain.storage.manifests import MANIFEST, run_around, verify_listed, verify_manifest
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ TINY = ("tiny-base", "tiny-encoder", "tiny-actor")
 
 def resolve_weights(model: str | Path) -> Path:
     """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
-    for folder in (follow(Path(model)), WEIGHTS_FOLDER / model):
+    for folder in (Path(model), WEIGHTS_FOLDER / model):
         _refuse_gguf(folder)
         if folder.is_dir():
             _check_plain(folder)

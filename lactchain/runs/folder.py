@@ -29,7 +29,6 @@ from lactchain.runs.progress import nothing_under_way
 from lactchain.storage.files import (
     atomic_write,
     disk_errors,
-    follow,
     make_folder,
     take_sample,
     to_json,
@@ -354,7 +353,7 @@ def _places(config: Any, prefix: str) -> Iterator[tuple[str, Path]]:
         if is_dataclass(value):
             yield from _places(value, f"{prefix}{name}.")
         elif name in READ and isinstance(value, str):
-            place = follow(Path(value))
+            place = Path(value)
             if name == "model":
                 with suppress(DataError):  # one that is not there is for whoever reads it to tell
                     yield f"{prefix}{name}", resolve_weights(value)

@@ -17,7 +17,7 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import find_env
 from lactchain.errors import DataError
 from lactchain.models.weights import resolve_weights
-from lactchain.storage.files import follow, to_json
+from lactchain.storage.files import to_json
 from lactchain.storage.manifests import is_run, read_run_file, run_around
 from lactchain.storage.results import ADAPTER_RECORD, base_of, result_of
 
@@ -92,8 +92,7 @@ class _Search:
         with _naming(key):
             if not is_run(Path(config.model)):
                 resolve_weights(config.model)
-                named = follow(Path(config.model))
-                return {} if named == Path(config.model) else {"model": str(named)}
+                return {}
             if isinstance(config, CriticConfig):
                 raise DataError(
                     f"expected an encoder, got the run {config.model}; to go on with its critic "

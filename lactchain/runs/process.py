@@ -40,7 +40,6 @@ from lactchain.runs.console import LogLines, console, guard_streams, leave_strea
 from lactchain.runs.preflight import look_up
 from lactchain.runs.progress import is_watched, nothing_under_way
 from lactchain.runs.signals import AT_ONCE, STOPPING
-from lactchain.storage.files import begin_here
 
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
@@ -107,7 +106,6 @@ def launch(
             distributed.made = required("engines", "--workers").workers(workers[-1])
         config = look_up(config, may_be_missing=_dry_run)
         alone = False
-        begin_here()
         _listen_to_signals()
         _work(main, config)
     except (LactChainError, MemoryError, OSError) as error:
@@ -119,7 +117,6 @@ def launch(
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     finally:
-        begin_here(False)
         leave_streams()
         code = _exit_code(sys.exception())
         distributed.leave(in_good_order=code == 0 or code > 128)

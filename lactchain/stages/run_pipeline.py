@@ -38,7 +38,7 @@ from lactchain.stages.rounds import Rounds
 from lactchain.stages.sizing import RULES, fill, is_null, with_values
 from lactchain.stages.stage_run import BatchSettings, dry_run, place_of, require_numbers, stage
 from lactchain.stages.world_facts import measure_world
-from lactchain.storage.files import follow, read_json, to_json
+from lactchain.storage.files import read_json, to_json
 from lactchain.storage.manifests import verify_if_described, write_with_manifest
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
             write_page(run.directory)
         raise
     summary = results.summary()
-    if follow(run.path("actor")).is_dir():  # else none was trained
+    if run.path("actor").is_dir():  # else none was trained
         plugins.call("card", config, run, "actor", summary)
     return summary
 
@@ -169,7 +169,7 @@ def next_commands(config: RunPipelineConfig, actor: Mapping[str, str | None]) ->
     if sizes.is_file():
         config = with_values(config, read_json(sizes)["settings"])
     player = {"actor.model": run_dir}
-    if not follow(Path(run_dir) / "actor").is_dir():
+    if not Path(run_dir, "actor").is_dir():
         player = {f"actor.{name}": given for name, given in actor.items() if given is not None}
     modules = modules_of(config.environment.id)
     imports = {"import": ",".join(modules)} if modules else {}

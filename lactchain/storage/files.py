@@ -20,36 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.errors import DataError, DiskError, EnvironmentFault
+from lactchain.errors import DataError, DiskError
 
 SEAL = "seal"
-LONGEST_TARGET = 4096
-"""Bytes of a path, at most."""
 SAMPLE_BYTES = 1 << 20
 """Of a large file this much is hashed at its beginning and at each of 16 places."""
-
-_began_in: str | None = None
-
-
-def begin_here(whether: bool = True) -> None:
-    """Holds the process to the folder that it works in, as settings name files as seen from it."""
-    global _began_in
-    _began_in = os.getcwd() if whether else None
-
-
-def check_place(path: str | Path) -> None:
-    """Raises `EnvironmentFault` where a name stands for another place than when work began."""
-    if _began_in is None or os.path.isabs(path):
-        return
-    try:
-        here = os.getcwd()
-    except OSError:
-        here = "a folder that is gone"
-    if here != _began_in:
-        raise EnvironmentFault(
-            f"{path}: the environment, or other code, has changed the working directory to {here};"
-            f" let it stay in {_began_in}, or name the folders of the run whole, from / on"
-        )
 
 
 @contextmanager
@@ -58,7 +33,6 @@ def disk_errors(path: str | Path, num_bytes: int | None = None) -> Iterator[None
 
     Holds for plain files, parquet, safetensors, tokenizers and `torch.save`.
     """
-    check_place(path)
     try:
         yield
     except Exception as error:  # tokenizers raise nothing narrower
@@ -111,13 +85,14 @@ def atomic_write(path: str | Path, data: bytes | str) -> None:
 def stand_for(link: Path, target: str | None) -> None:
     """Lets a name lead to another folder, relative to its own; None: to nothing.
 
-    It is a link, or on a file system without links a file that holds the target: see `follow`.
-    What had that name before goes, also a folder: whoever copies a run may follow its links.
+    It is a link, or, on a file system without links, a copy. What had that name before goes, also
+    a folder: whoever copies a run may follow its links.
     """
     temporary = link.with_name(f".{link.name}.tmp")
     with disk_errors(link):
-        if link.is_dir() and not link.is_symlink():
-            shutil.rmtree(link)
+        for place in (temporary, link):
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
         if target is None:
             link.unlink(missing_ok=True)
             return
@@ -125,23 +100,9 @@ def stand_for(link: Path, target: str | None) -> None:
         try:
             os.symlink(target, temporary)
         except OSError:
-            temporary.write_text(target, encoding="utf-8")
-            sync_file(temporary)
+            shutil.copytree(link.parent / target, temporary)
         os.replace(temporary, link)
         sync_folder(link.parent)
-
-
-def follow(name: Path) -> Path:
-    """The folder that a name of `stand_for` leads to; any other path as it is.
-
-    Links lead by themselves. Some archives, too, unpack a link as a file that holds its target.
-    """
-    if name.is_file() and name.stat().st_size <= LONGEST_TARGET:
-        told = name.read_text("utf-8", errors="replace").strip()
-        target = name.parent / told
-        # A text may be too long for a name; none, or dots, would be the folder that it lies in.
-        return target if told.strip("./") and os.path.isdir(target) else name
-    return name
 
 
 def make_folder(path: str | Path) -> None:
@@ -348,19 +309,10 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    value = json.loads(content, object_pairs_hook=_named_once)
+    value = json.loads(content)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {type(value).__name__}")
     return value
-
-
-def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object, in which a second value of a name would take the place of the first unseen."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} stands there twice")
-    return found
 
 
 def _finite(value: Any) -> Any:

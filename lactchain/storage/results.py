@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from lactchain.errors import DataError
-from lactchain.storage.files import follow, read_json
+from lactchain.storage.files import read_json
 from lactchain.storage.manifests import is_run
 
 ADAPTER_RECORD = "lactchain_adapter.json"
@@ -21,14 +21,14 @@ def result_of(path: str | Path, name: str) -> Path:
     Raises:
         DataError: there is no such folder, or the run has none of that name.
     """
-    path = follow(Path(path))
+    path = Path(path)
     is_there = Path.exists if name in ("pairs", "trajectories") else Path.is_dir
     if not is_there(path):
         raise DataError(f"{path}: no such folder; expected a run, or what it saved")
     if not is_run(path):
         return path
-    of_stages = [follow(path / part).resolve().parent / name for part in ("critic", "actor")]
-    found = next((p for p in (follow(path / name), *of_stages) if p.is_dir()), None)
+    of_stages = [(path / part).resolve().parent / name for part in ("critic", "actor")]
+    found = next((p for p in (path / name, *of_stages) if p.is_dir()), None)
     if found is None:
         raise DataError(f"{path}: this run has saved no {name}; name one that has, or the folder")
     return found

@@ -25,7 +25,7 @@ from lactchain.models.adapters import ADAPTER_FILES, ADAPTER_RECORD
 from lactchain.models.weights import resolve_weights
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
-from lactchain.storage.files import atomic_write, follow, read_json
+from lactchain.storage.files import atomic_write, read_json
 from lactchain.storage.manifests import CARD, MANIFEST, read_manifest
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
@@ -75,7 +75,7 @@ def write(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> None:
     """Writes the card of the weights in RUN/actor, critic, values, or model, which is an export."""
     if not distributed.is_main():
         return
-    folder, settings = follow(run.path(kind)), run.environment["config"]  # without secrets
+    folder, settings = run.path(kind), run.environment["config"]  # without secrets
     model, adapter = config.critic if kind == "critic" else config.actor, folder / ADAPTER_FILES[0]
     if form := summary.get("form"):  # of a critic, whose folder the configuration names
         model = _critic_in(config.critic)

@@ -24,7 +24,6 @@ from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.inspection.pictures import Picture
 from lactchain.inspection.run_view import RunView, round_of
-from lactchain.storage.files import follow
 from lactchain.storage.manifests import read_run_file
 from lactchain.types import Trajectory
 from lactchain_extras.explorer.tables import Row
@@ -63,7 +62,7 @@ class Vocabulary:
     def __init__(self, run_dir: Path) -> None:
         actor = read_run_file(run_dir).get("config", {}).get("actor")
         named = actor.get("model") if isinstance(actor, dict) else None
-        places = [follow(run_dir / "actor"), run_dir / "base/actor", *([named] if named else [])]
+        places = [run_dir / "actor", run_dir / "base/actor", *([named] if named else [])]
         files = (Path(place) / "tokenizer.json" for place in places)
         self._file = next((file for file in files if file.is_file()), None)
         self._text = cache(self._decoded)
