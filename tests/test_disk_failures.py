@@ -119,17 +119,17 @@ def test_a_checkpoint_is_absent_or_whole_after_a_kill_at_any_operation(tmp_path,
     assert cuts >= 15
 
 
-def test_pruning_cut_at_any_operation_leaves_only_whole_checkpoints(tmp_path, monkeypatch):
+def test_pruning_cut_at_any_operation_leaves_no_half_checkpoint_that_counts(tmp_path, monkeypatch):
     for step in (1, 2, 3):
         make_checkpoint(tmp_path, step)
     cuts = 0
     for _ in operations_until_done(monkeypatch, lambda: prune_checkpoints(tmp_path, keep=1)):
-        for path in tmp_path.glob("checkpoint-*"):
-            verify_manifest(path)
+        for manifest in tmp_path.glob("checkpoint-*/manifest.json"):
+            verify_manifest(manifest.parent)
         assert latest_checkpoint(tmp_path).name == "checkpoint-3"
         cuts += 1
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
-    assert cuts >= 6  # looking for the latest one has finished what a cut had left
+    assert cuts >= 6
 
 
 def test_a_failing_disk_is_a_disk_error_and_the_old_file_stays(tmp_path, monkeypatch):

@@ -1,13 +1,12 @@
 """What a world of a user says of itself is of its type, and one that cannot be is a line."""
 
 import itertools
-import logging
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from lactchain import EnvironmentConfig, LanguageEnv, RunConfig, TextView
+from lactchain import EnvironmentConfig, LanguageEnv, TextView
 from lactchain.baselines import evaluation
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
@@ -15,10 +14,7 @@ from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments import faults
 from lactchain.environments.exact import TabularModel
 from lactchain.environments.language import make_language_env
-from lactchain.environments.registry import name_modules
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain.runs.run import Run
-from lactchain.stages.evaluate import EvaluateConfig
 
 CELLS = 3
 
@@ -223,16 +219,3 @@ def test_what_goes_on_around_a_step_is_watched_behind_it():
 
     faults.called(around, env, 7, "outer")
     assert "seed 7, last action 'outer'" in seen[0] and faults.overdue(0.0) is None
-
-
-def test_a_run_says_that_the_module_of_its_world_has_changed(tmp_path, monkeypatch, caplog):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "odd_module.py").write_text("A = 1\n")
-    name_modules(["odd_module"])
-    caplog.set_level(logging.WARNING)
-    config = EvaluateConfig(run=RunConfig(str(tmp_path / "run")))
-    for text, count in (("A = 1\n", 0), ("A = 2\n", 1), ("A = 1\n", 1)):
-        (tmp_path / "odd_module.py").write_text(text)
-        with Run.open(tmp_path / "run", config) as run:
-            run.log({"a": 1.0}, step=1)
-        assert caplog.text.count("the module odd_module is not as it was") == count

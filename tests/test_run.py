@@ -156,29 +156,15 @@ def test_a_folder_of_other_things_is_not_taken_over(run_dir, name, error, words)
     assert file.read_text() == "mine: 1\n"
 
 
-def test_a_command_that_produced_nothing_leaves_nothing_and_claims_nothing(run_dir):
-    with pytest.raises(ZeroDivisionError), Run.open(run_dir, CONFIG) as run:
-        run.path("round_1/checkpoints").mkdir(parents=True)
-        1 / 0  # noqa: B018
-    assert not run_dir.exists()
-    first = Run.open(run_dir, CONFIG)  # killed, before there was anything
-    (run_dir / "sizes.json").write_text("{}")
-    first.close()
+def test_a_command_that_produced_nothing_claims_nothing(run_dir):
+    with pytest.raises(ZeroDivisionError), Run.open(run_dir, CONFIG) as first:
+        first.path("round_1/checkpoints").mkdir(parents=True)
+        with Run.open(run_dir / "round_1", CONFIG):
+            (run_dir / "sizes.json").write_text("{}")
+            1 / 0  # noqa: B018
     with Run.open(run_dir, HALVED) as second:
         assert second.id != first.id and not (run_dir / "sizes.json").exists()
         assert load(run_dir / "config.yaml")["critic"]["gamma"] == 0.5
-
-
-def test_what_was_produced_stays_when_a_command_fails(run_dir):
-    run_dir.mkdir()
-    (run_dir / ".notes").touch()
-    with pytest.raises(ZeroDivisionError), Run.open(run_dir, CONFIG):
-        1 / 0  # noqa: B018
-    assert [path.name for path in run_dir.iterdir()] == [".notes"]
-    with pytest.raises(ZeroDivisionError), Run.open(run_dir, CONFIG) as run:
-        run.log({"loss": 1.0}, step=0)
-        1 / 0  # noqa: B018
-    assert {path.name for path in run_dir.iterdir()} >= {"config.yaml", "metrics.jsonl", "lock"}
 
 
 @pytest.mark.parametrize(
@@ -312,18 +298,6 @@ def test_a_run_around_another_leaves_it_as_it_is(run_dir):
         assert (run_dir / "a/config.yaml").is_file() and (run_dir / "a/lock").is_file()
 
 
-def test_what_ended_a_run_is_told_though_its_folder_cannot_go(tmp_path, monkeypatch):
-    place = tmp_path / "place"
-    place.mkdir()
-    (tmp_path / "link").symlink_to(place)
-    with pytest.raises(ValueError, match="the fault"), Run.open(tmp_path / "link", CONFIG):
-        raise ValueError("the fault")
-    assert (tmp_path / "link").is_symlink() and not list(place.iterdir())
-    monkeypatch.chdir(place)
-    with pytest.raises(ValueError, match="the fault"), Run.open(".", CONFIG):
-        raise ValueError("the fault")
-
-
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_finished_run_keeps_its_result_alone_unless_it_is_asked_to(run_dir, keeps, monkeypatch):
     run_settings = settings.RunConfig(run_dir=str(run_dir), keep_checkpoints=keeps)
@@ -339,7 +313,7 @@ def test_a_finished_run_keeps_its_result_alone_unless_it_is_asked_to(run_dir, ke
     monkeypatch.setattr(Run, "_forget_checkpoints", lambda run: None)
     assert finish() == ["checkpoint-2", "checkpoint-4"]
     monkeypatch.undo()  # killed between the summary and that, in the midst of other removals
-    for half in ("checkpoint-1", ".removed-checkpoint-0"):
+    for half in ("checkpoint-1", "checkpoint-0"):
         (run_dir / "checkpoints" / half).mkdir()
     Run.of(config).close()
     left = sorted(path.name for path in run_dir.glob("checkpoints/*"))

@@ -14,13 +14,11 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import is_dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any
 
 from lactchain.config.parsing import differences, load, to_yaml
-from lactchain.environments.registry import modules_of, not_imported
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.models.weights import resolve_weights
 from lactchain.runs.preflight import RESULTS, unread_models
@@ -52,8 +50,8 @@ _FILES = {"config.yaml", RUN_FILE, "summary.json", *TOLD}
 _TRACKERS = {"wandb"}
 """Folders that trackers write and nobody reads back; links lead out of them to their logs."""
 
-READ = {"model", "data", "panel", *RESULTS}
-"""Settings that name a file or folder which is read."""
+READ = {"data", "panel", *RESULTS}
+"""Settings that name a file or folder which is read, beside models."""
 
 Inputs = dict[str, dict[str, str]]
 """By setting: the checksum of each file."""
@@ -92,24 +90,31 @@ def prepare_folder(directory: Path, settings: Mapping[str, Any], config: Any) ->
         on_failure.callback(lock.close)
         _check_plain(directory)
         begun = has_produced(directory)
-        if is_run(directory) and not begun:
-            _forget(directory)
-        before = _run_in(directory)
-        if before:
+        if is_run(directory) and not begun:  # another run may begin here
+            before = {}
+            for name in _ABOUT:
+                (directory / name).unlink(missing_ok=True)
+        elif before := _run_in(directory):
             _check_changes(directory, before["config"], json.loads(to_json(settings)))
-            _check_imports(directory, before)
+        is_over = (directory / "summary.json").exists()
+        inputs = before.get("inputs", {})
+        if not is_over:
+            # It would go on from a checkpoint, or the shards that are there, with another base
+            # model, and nobody would see it: many models have no manifest.
+            found = inputs_of(config)
+            check_inputs(inputs, found, directory)
+            inputs = inputs | found
         about = {
             "run_id": identity_of(before.get("config", settings)),
             **before,
             **describe_environment(),
-            "sources": _sources(directory, before.get("sources", {})),
-            "inputs": _inputs(directory, before, config),
+            "inputs": inputs,
             "config": settings,
         }
         write_run_file(directory, about)
         atomic_write(directory / "config.yaml", to_yaml(settings))
         _drop_torn_line(directory / "metrics.jsonl")
-        if begun and not (directory / "summary.json").exists() and nothing_under_way():
+        if begun and not is_over and nothing_under_way():
             log.info("%s: was left unfinished, and goes on", directory)
         on_failure.pop_all()
     return lock
@@ -199,34 +204,17 @@ def _check_plain(directory: Path) -> None:
 
 
 def has_produced(directory: Path) -> bool:
-    """Whether there is anything in a run's folder but what says which run it is.
+    """Whether there is anything in a run's folder but what says which run it is, or one in it.
 
-    Folders are not counted, nor hidden files; the files of a run further down are.
+    Folders are not counted, nor hidden files.
     """
-    about = {directory / name for name in (*_ABOUT, "lock")}
-    return any(path not in about for path in _files(directory))
+    return any(path.name not in (*_ABOUT, "lock") for path in _files(directory))
 
 
 def _files(directory: Path) -> Iterator[Path]:
     """What lies in a folder and below it, but for hidden files."""
     found = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
     return (path for path in found if path.name[0] != ".")
-
-
-def _forget(directory: Path) -> None:
-    """Lets another run begin in a folder in which nothing was produced."""
-    for name in _ABOUT:
-        (directory / name).unlink(missing_ok=True)
-
-
-def leave_nothing(directory: Path) -> None:
-    """Removes a folder in which nothing was produced, unless it holds anything else."""
-    with suppress(OSError):  # what ended the run is to be told, and not what stays behind
-        _forget(directory)
-        (directory / "lock").unlink(missing_ok=True)
-        for folder in sorted([directory, *directory.rglob("*")], reverse=True):
-            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-                folder.rmdir()
 
 
 def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -262,55 +250,34 @@ def has_stored(directory: Path, settings: Mapping[str, Any]) -> bool:
     return False
 
 
-def _check_imports(directory: Path, before: Mapping[str, Any]) -> None:
-    """Asks again for the modules that a run was given on its command line."""
-    if missing := not_imported(before.get("imports", [])):
-        raise ConfigError(
-            f"{directory}: this run imported {', '.join(missing)}; add --import "
-            f"{','.join(missing)} to the command"
-        )
-
-
-def _sources(directory: Path, recorded: Mapping[str, str]) -> dict[str, str]:
-    """Checksums of the modules that the command line names, as they were when the run began.
-
-    One that has changed is told, and no more: it may be the mend of a world that raised.
-    """
-    found = {}
-    for name in modules_of():
-        with suppress(ImportError, ValueError):  # for whoever imports it to tell
-            spec = find_spec(name)
-            if spec is not None and spec.has_location and spec.origin is not None:
-                found[name] = _checksum(Path(spec.origin))
-    for name in sorted(found.keys() & recorded.keys()):
-        if found[name] != recorded[name] and nothing_under_way():
-            log.warning(
-                "%s: the module %s is not as it was when this run began, so what was played before "
-                "and what is played now may be two worlds",
-                directory,
-                name,
-            )
-    return found | recorded
-
-
-def _inputs(directory: Path, before: Mapping[str, Any], config: Any) -> Inputs:
-    """What the run has read from elsewhere since it began, as it still is unless it is over.
-
-    It would go on from a checkpoint, or the shards that are there, with another base model, and
-    nobody would see it: many models have no manifest.
-    """
-    recorded = before.get("inputs", {})
-    if (directory / "summary.json").exists():
-        return recorded
-    found = inputs_of(config)
-    check_inputs(recorded, found, directory)
-    return recorded | found
-
-
 def inputs_of(config: Any) -> Inputs:
     """What the models and data are that a configuration names, as far as they are there."""
     unread = frozenset(unread_models(vars(config)))
     return {key: _checksums(path) for key, path in _places(config, "") if key not in unread}
+
+
+def _places(config: Any, prefix: str) -> Iterator[tuple[str, Path]]:
+    """The files and folders that a config names, by the dotted key of the setting."""
+    for name, value in vars(config).items():
+        if is_dataclass(value):
+            yield from _places(value, f"{prefix}{name}.")
+        elif name == "model" and isinstance(value, str):
+            with suppress(DataError):  # one that is not there is for whoever reads it to tell
+                yield f"{prefix}{name}", resolve_weights(value)
+        elif name in READ and isinstance(value, str) and os.path.exists(value):
+            yield f"{prefix}{name}", Path(value)
+
+
+def _checksums(path: Path) -> dict[str, str]:
+    """A checksum of each file; not of hidden ones and of a card, which nobody reads."""
+    found = {}
+    for file in [path] if path.is_file() else sorted(path.rglob("*")):
+        name = Path(file.name) if file == path else file.relative_to(path)
+        if file.is_file() and name.name != CARD and not re.search(r"(^|/)\.", name.as_posix()):
+            digest = hashlib.sha256()
+            take_sample(digest, file)
+            found[name.as_posix()] = digest.hexdigest()
+    return found
 
 
 def check_inputs(recorded: Mapping[str, Mapping[str, str]], found: Inputs, run: Path) -> None:
@@ -327,38 +294,6 @@ def check_inputs(recorded: Mapping[str, Mapping[str, str]], found: Inputs, run: 
                 f"{run}: {name} of {key} is not as it was when this run began; put it back, "
                 "remove it where it is new, or give another run.run_dir to begin anew"
             )
-
-
-def _checksums(path: Path) -> dict[str, str]:
-    """A checksum of each file; not of hidden ones and of a card, which nobody reads."""
-    if path.is_file():
-        return {path.name: _checksum(path)}
-    names = [file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()]
-    return {
-        name.as_posix(): _checksum(path / name)
-        for name in names
-        if name.name != CARD and not any(part.startswith(".") for part in name.parts)
-    }
-
-
-def _checksum(file: Path) -> str:
-    digest = hashlib.sha256()
-    take_sample(digest, file)
-    return digest.hexdigest()
-
-
-def _places(config: Any, prefix: str) -> Iterator[tuple[str, Path]]:
-    """The files and folders that a config names, by the dotted key of the setting."""
-    for name, value in vars(config).items():
-        if is_dataclass(value):
-            yield from _places(value, f"{prefix}{name}.")
-        elif name in READ and isinstance(value, str):
-            place = Path(value)
-            if name == "model":
-                with suppress(DataError):  # one that is not there is for whoever reads it to tell
-                    yield f"{prefix}{name}", resolve_weights(value)
-            elif place.exists():
-                yield f"{prefix}{name}", place
 
 
 def _drop_torn_line(path: Path) -> None:

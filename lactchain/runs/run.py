@@ -7,7 +7,6 @@ whatever its script puts there, and `summary.json`, written last: a folder with 
 import logging
 import sys
 import time
-import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
@@ -18,7 +17,7 @@ from typing import IO, Any
 from lactchain.config.parsing import to_dict
 from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.runs import distributed
-from lactchain.runs.folder import TOLD, has_produced, leave_nothing, prepare_folder, redact
+from lactchain.runs.folder import TOLD, prepare_folder, redact
 from lactchain.runs.process import refuse_unless_inexact
 from lactchain.runs.progress import nothing_under_way
 from lactchain.storage.checkpoints import prune_checkpoints
@@ -49,8 +48,6 @@ SECONDS_BETWEEN_NOTES = 10.0
 
 log = logging.getLogger(__name__)
 
-_open: "weakref.WeakSet[Run]" = weakref.WeakSet()
-
 
 class Run(AbstractContextManager["Run"]):
     """One run folder, open for one group of processes; rank 0 writes, the others only read.
@@ -79,7 +76,6 @@ class Run(AbstractContextManager["Run"]):
         self._before = before
         self._began = time.perf_counter(), _cpu_seconds()
         self._noted = self._began[0]
-        _open.add(self)
 
     @classmethod
     def of(cls, config: Any) -> "Run":
@@ -127,10 +123,7 @@ class Run(AbstractContextManager["Run"]):
             log.info("%s: finished, see summary.json in it", directory)
         return run
 
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        alone = distributed.world_size() == 1  # others may just be writing there
-        if error and alone and self._lock is not None and not has_produced(self.directory):
-            leave_nothing(self.directory)
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -147,10 +140,8 @@ class Run(AbstractContextManager["Run"]):
         return self._in_all_starts(distributed.total(_cpu_seconds() - self._began[1]))
 
     def _in_all_starts(self, cpu_seconds: float) -> dict[str, float]:
-        now = {
-            "wall_seconds": time.perf_counter() - self._began[0],
-            "time/cpu_seconds": cpu_seconds,
-        }
+        wall_seconds = time.perf_counter() - self._began[0]
+        now = {"wall_seconds": wall_seconds, "time/cpu_seconds": cpu_seconds}
         return {name: self._before.get(name, 0.0) + seconds for name, seconds in now.items()}
 
     def _note_time(self) -> None:
@@ -210,22 +201,20 @@ class Run(AbstractContextManager["Run"]):
         folder = self.directory / "checkpoints"
         if not folder.is_dir() or folder.is_symlink():
             return
-        with disk_errors(folder):
-            if self.keeps_checkpoints:
-                prune_checkpoints(folder, whole_ones=False)
-            else:
-                prune_checkpoints(folder, keep=0)
-                with suppress(OSError):  # what somebody else has put there stays
-                    folder.rmdir()
+        if self.keeps_checkpoints:
+            prune_checkpoints(folder)
+            return
+        prune_checkpoints(folder, keep=0)
+        with suppress(OSError):  # what somebody else has put there stays
+            folder.rmdir()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Appends a record of a step to `metrics.jsonl`; NaN and infinities become null."""
         if distributed.is_main():
             record = {"step": step, "time": round(time.time(), 3), **metrics}
             append_json_lines(self.directory / "metrics.jsonl", [record])
-            for run in _open:  # this one, and those that it is a part of
-                if time.perf_counter() - run._noted > SECONDS_BETWEEN_NOTES:
-                    run._note_time()
+            if time.perf_counter() - self._noted > SECONDS_BETWEEN_NOTES:
+                self._note_time()
 
     def log_once(self, metrics: Mapping[str, Any], step: int) -> Mapping[str, Any]:
         """The same, unless that step has such a record: a part that is repeated is silent.

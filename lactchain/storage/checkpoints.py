@@ -16,8 +16,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.storage.files import disk_errors
 from lactchain.storage.manifests import MANIFEST, misplacement, read_manifest, verify_manifest
 
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-_REMOVED = ".removed-"
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +24,8 @@ log = logging.getLogger(__name__)
 def latest_checkpoint(directory: str | Path) -> Path | None:
     """The newest `checkpoint-N` of this run that verifies, None when there is none.
 
-    What is skipped is logged with the reason, and stays; one of a newer version is refused. What a
-    removal that was cut short has left goes.
+    What is skipped is logged with the reason, and stays; one of a newer version is refused.
     """
-    _finish_removals(directory)
     for path in _newest_first(directory):
         reason = _reason_to_skip(path)
         if reason is None:
@@ -37,23 +34,18 @@ def latest_checkpoint(directory: str | Path) -> Path | None:
     return None
 
 
-def prune_checkpoints(directory: str | Path, keep: int = 2, whole_ones: bool = True) -> None:
+def prune_checkpoints(directory: str | Path, keep: int = 2) -> None:
     """Removes checkpoints older than the `keep` newest ones that verify.
 
     Call it when a new manifest is written: nothing goes before something newer is known to be
-    good. A removal that is cut short leaves no half checkpoint behind. A stray checkpoint of
-    another run neither counts as one that is kept, nor goes.
-
-    Args:
-        whole_ones: whether those go that verify, too, and not only what a removal has left of one.
+    good. A stray checkpoint of another run neither counts as one that is kept, nor goes.
     """
     num_valid = 0
     for path in _newest_first(directory):
         if num_valid < keep:
             num_valid += _reason_to_skip(path) is None
-        elif _is_replaceable(path) and (whole_ones or _reason_to_skip(path)):
+        elif _is_replaceable(path):
             _remove(path)
-    _finish_removals(directory)
 
 
 def clear_place(path: Path) -> None:
@@ -64,22 +56,20 @@ def clear_place(path: Path) -> None:
     """
     if not path.exists():
         return
+    if not (path / MANIFEST).exists():
+        _remove(path)
+        log.info("%s: was never completed, is written anew", path)
+        return
+    names = (path.with_name(f"set-aside-{number}-{path.name}") for number in count(1))
+    aside = next(name for name in names if not name.exists())
     with disk_errors(path):
-        if (path / MANIFEST).exists():
-            names = (path.with_name(f"set-aside-{number}-{path.name}") for number in count(1))
-            aside = next(name for name in names if not name.exists())
-            os.rename(path, aside)
-            log.warning("%s: is written anew; what was there is now %s", path, aside.name)
-        else:
-            _remove(path)
-            log.info("%s: was never completed, is written anew", path)
+        os.rename(path, aside)
+    log.warning("%s: is written anew; what was there is now %s", path, aside.name)
 
 
 def _newest_first(directory: str | Path) -> list[Path]:
-    directory = Path(directory)
-    if not directory.is_dir():
-        return []
-    found = [p for p in directory.iterdir() if p.is_dir() and _CHECKPOINT.fullmatch(p.name)]
+    found = [p for p in Path(directory).glob("checkpoint-*") if p.is_dir()]
+    found = [path for path in found if _CHECKPOINT.fullmatch(path.name)]
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
 
 
@@ -100,17 +90,8 @@ def _is_replaceable(path: Path) -> bool:
         return False
 
 
-def _finish_removals(directory: str | Path) -> None:
-    """Removes what `_remove` was about to, when it was cut short; several processes may at once."""
-    for leftover in Path(directory).glob(f"{_REMOVED}checkpoint-[0-9]*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
 def _remove(path: Path) -> None:
-    """Removes a checkpoint in one step for all who look; its files go after that."""
-    doomed = path.with_name(f"{_REMOVED}{path.name}")
+    """The manifest goes first: what a removal that is cut short has left counts for nothing."""
     with disk_errors(path):
-        if doomed.exists():
-            shutil.rmtree(doomed)
-        os.rename(path, doomed)
-        shutil.rmtree(doomed)
+        (path / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(path)

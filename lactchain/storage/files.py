@@ -250,16 +250,9 @@ def parse_json_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
     return records
 
 
-def seal(record: Mapping[str, Any], number: int = 0, run_id: str = "") -> dict[str, Any]:
-    """A record with the checksum of what it says, of its run, and of its place, from 0 on."""
-    digest = hashlib.sha256(f"{run_id} {number} {to_json(record)}".encode()).hexdigest()
-    return {**record, SEAL: digest}
-
-
-def unseal(sealed: Mapping[str, Any], number: int = 0, run_id: str = "") -> dict[str, Any] | None:
-    """The record that was sealed; None where it was changed, or for another place or run."""
-    record = {key: value for key, value in sealed.items() if key != SEAL}
-    return record if sealed == seal(record, number, run_id) else None
+def seal(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with the checksum of what it says."""
+    return {**record, SEAL: hashlib.sha256(f" 0 {to_json(record)}".encode()).hexdigest()}
 
 
 def write_sealed(path: str | Path, record: Mapping[str, Any]) -> None:
@@ -269,8 +262,9 @@ def write_sealed(path: str | Path, record: Mapping[str, Any]) -> None:
 
 def read_sealed(path: str | Path, mend: str) -> dict[str, Any]:
     """What `write_sealed` was given; `DataError`, with `mend`, where the file was changed."""
-    record = unseal(read_json(path, mend))
-    if record is None:
+    sealed = read_json(path, mend)
+    record = {key: value for key, value in sealed.items() if key != SEAL}
+    if sealed != seal(record):
         raise DataError(f"{path}: damaged, its checksum does not match; {mend}")
     return record
 

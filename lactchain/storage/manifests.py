@@ -38,7 +38,6 @@ CARD = "README.md"
 RUN_FILE = "environment.json"
 """In a run's folder; names the run."""
 SCHEMA_VERSION = 1
-_OWN_KEYS = {"schema_version", "run_id", "place", "files", "size", "sha256"}
 
 
 def is_run(folder: Path) -> bool:
@@ -71,14 +70,7 @@ def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
 def read_run_file(folder: Path) -> dict[str, Any]:
     """What a folder's run says of itself; `DataError` where it is damaged."""
     how = "put a copy back, or remove it and give the same command with --inexact"
-    facts = read_sealed(folder / RUN_FILE, how)
-    for name, kind in (("config", dict), ("imports", list), ("sources", dict)):
-        told = facts.get(name, kind())
-        if not isinstance(told, kind) or not all(isinstance(part, str) for part in told):
-            raise DataError(
-                f"{folder / RUN_FILE}: {name}: expected a {kind.__name__} of texts; {how}"
-            )
-    return facts
+    return read_sealed(folder / RUN_FILE, how)
 
 
 def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
@@ -201,8 +193,6 @@ def _sync_name(path: Path) -> None:
 def _write(
     path: Path, described: str | Path, extra: Mapping[str, Any], contents: Mapping[str, Any]
 ) -> None:
-    if reserved := _OWN_KEYS & set(extra):
-        raise ValueError(f"extra: expected none of the manifest's own keys, got {sorted(reserved)}")
     about = {"schema_version": SCHEMA_VERSION, **origin(described)}
     write_sealed(path, about | dict(extra) | contents)
 
