@@ -178,7 +178,6 @@ def test_a_process_that_has_left_in_good_order_is_not_missed(other):
     other.kill()
     other.wait()
     assert [peers.look() for _ in range(9)] == [None] * 9
-    peers.wait_for_others()
     peers.leave()
     assert store.check(["left-0"])
 

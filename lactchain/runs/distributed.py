@@ -10,6 +10,7 @@ nothing of themselves: a process that is slow, or waits for a disk, goes on.
 
 import functools
 import itertools
+import math
 import os
 import re
 import signal
@@ -17,7 +18,6 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 
 # Seconds between two looks at how far the other processes are.
 POLL_SECONDS = 0.1
-
-ON_CPU = (
-    "for two on a CPU: accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml "
-    "SCRIPT ..."
-)
 
 _GONE = re.compile(
     r"[Cc]onnection (was )?(closed|reset|refused)|[Bb]roken pipe|gloo/transport|NCCL.*(remote|peer)"
@@ -71,35 +66,20 @@ def is_main() -> bool:
 
 
 def check_launcher() -> None:
-    """Refuses a launch by accelerate that is not what was asked for; accelerate says nothing of it.
+    """Refuses a launch by accelerate of one process in the place of several; it says nothing of it.
 
     `accelerate launch --cpu --num_processes 2` prepares a rendezvous on this machine and then
-    starts a single process. And processes for GPUs that are not there are started all the same.
+    starts a single process.
     """
-    if "ACCELERATE_MIXED_PRECISION" not in os.environ:
-        return
     rendezvous = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
     sizes = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-    if os.environ.keys().isdisjoint(sizes) and rendezvous == ("127.0.0.1", "29500"):
-        raise ConfigError(f"accelerate was asked for several processes and started one; {ON_CPU}")
-    if world_size() > 1 and not _hides_gpus():
-        import torch
-
-        if not torch.cuda.is_available():
-            raise ConfigError(
-                f"accelerate was asked for {world_size()} processes on GPUs, and torch finds none "
-                f"here; {ON_CPU}"
-            )
-
-
-def _hides_gpus() -> bool:
-    """Whether the launcher was told to leave GPUs alone."""
-    by_device = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
-    return _uses_cpu() or by_device or os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("-1")
-
-
-def _uses_cpu() -> bool:
-    return os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
+    is_by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ
+    is_alone = os.environ.keys().isdisjoint(sizes)
+    if is_by_accelerate and is_alone and rendezvous == ("127.0.0.1", "29500"):
+        raise ConfigError(
+            "accelerate was asked for several processes and started one; for two on a CPU: "
+            "accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml SCRIPT ..."
+        )
 
 
 def initialise() -> "PartialState":
@@ -114,8 +94,9 @@ def initialise() -> "PartialState":
     # others when a training begins. Any model that is used before or without one, such as an actor
     # that collects episodes, would have none in the others. Each reads its own: files are mapped.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
     options = {"timeout": timeout} if world_size() > 1 else {}
-    state = PartialState(cpu=_uses_cpu(), **options)
+    state = PartialState(cpu=uses_cpu, **options)
     if world_size() > 1:
         _peers()
     if state.num_processes != world_size():
@@ -138,8 +119,6 @@ def leave(in_good_order: bool = True) -> None:
         peers.leave()
     if torch is not None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    if peers is not None and in_good_order and is_main():
-        peers.wait_for_others()
     _store.cache_clear()
     _peers.cache_clear()
 
@@ -219,14 +198,12 @@ class Shares(AbstractContextManager["Shares"]):
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is not None:
-            with suppress(RuntimeError):  # rank 0 is gone, and the counters with it
-                if self._add("leaving", 1) == 1:
-                    self._add("first", rank())
-                self._add("given_up", 1)
+            with suppress(RuntimeError):  # rank 0 is gone, and the store with it
+                _store().compare_set(f"{self._name}/given_up", "", str(rank()))
 
     def __iter__(self) -> Iterator[int]:
         """Claims pieces until there are none, or a process has given up."""
-        while not self._add("given_up", 0) and (claimed := self._add("claimed", 1)) <= self.count:
+        while self._given_up() is None and (claimed := self._add("claimed", 1)) <= self.count:
             yield claimed - 1
 
     def finish(self) -> int:
@@ -243,8 +220,7 @@ class Shares(AbstractContextManager["Shares"]):
         before, since = -1, time.monotonic()
         while (finished := self._add("finished", 0)) < self.count:
             watch(finished)
-            if self._add("given_up", 0):
-                first = self._add("first", 0)
+            if (first := self._given_up()) is not None:
                 raise Interrupted(signal.SIGTERM, f"stopped, since rank {first} has; see there")
             if finished > before:
                 before, since = finished, time.monotonic()
@@ -259,15 +235,12 @@ class Shares(AbstractContextManager["Shares"]):
 
     def _add(self, counter: str, amount: int) -> int:
         """The value of a counter that all processes share, after adding to it."""
-        name = f"{self._name}/{counter}"
-        if world_size() > 1:
-            return _store().add(name, amount)
-        _counters[name] += amount
-        return _counters[name]
+        return _store().add(f"{self._name}/{counter}", amount)
 
-
-_counters: Counter[str] = Counter()
-"""Those of a process that works alone."""
+    def _given_up(self) -> str | None:
+        """The rank of the first process that has."""
+        name = f"{self._name}/given_up"
+        return _store().get(name).decode() if _store().check([name]) else None
 
 
 def made_here(
@@ -287,6 +260,10 @@ cpu_elsewhere = 0.0
 @functools.cache
 def _store() -> "Store":
     """The key-value store through which the processes of this launch have met."""
+    if world_size() == 1:
+        from torch.distributed import HashStore
+
+        return HashStore()
     initialise()
     return _connection()
 
@@ -295,7 +272,7 @@ def _store() -> "Store":
 def _peers() -> "Peers":
     """The other processes, which are watched from now on."""
     peers = Peers(rank(), world_size(), _connection())
-    peers.watch()
+    threading.Thread(target=peers.watch, daemon=True).start()
     return peers
 
 
@@ -320,12 +297,12 @@ class Peers:
     """
 
     def __init__(self, rank: int, size: int, store: "Store") -> None:
-        self._rank, self._size, self._store = rank, size, store
-        self._left: set[int] = set()
-        self._looks: dict[tuple[int, str], int] = {}
+        self._rank, self._store = rank, store
+        self._staying = set(range(size)) - {rank}
+        self._looks: dict[int, tuple[str | None, int]] = {}
         self._processes: dict[int, tuple[int, psutil.Process | None]] = {}
         store.set(f"peer-{rank}", f"{os.getpid()} {socket.gethostname()}")
-        for other in set(range(size)) - {rank}:
+        for other in sorted(self._staying):
             pid, host = store.get(f"peer-{other}").decode().split(" ", 1)
             if host == socket.gethostname():
                 self._processes[other] = int(pid), _process(int(pid))
@@ -333,15 +310,14 @@ class Peers:
     def look(self) -> str | None:
         """What has become of the first process that is lost; None where none is."""
         states = {rank: _state(process) for rank, (_, process) in self._processes.items()}
+        if states.get(0) is None:  # it holds the store, and torch is loud about one that is gone
+            self._hear_who_left()
         for rank, state in states.items():
-            # Rank 0 holds the store, and torch is loud about one that is gone.
-            if rank in self._left or (states.get(0) is None and self._has_left(rank)):
-                continue
-            for what, enough in LOOKS.items():
-                number = self._looks.get((rank, what), 0) + 1 if what == state else 0
-                self._looks[rank, what] = number
-                if number >= enough:
-                    return f"rank {rank} (process {self._processes[rank][0]}) {what}"
+            before, number = self._looks.get(rank, (None, 0))
+            number = number + 1 if state == before else 1
+            self._looks[rank] = state, number
+            if rank in self._staying and number >= LOOKS.get(state, math.inf):
+                return f"rank {rank} (process {self._processes[rank][0]}) {state}"
         return None
 
     def ended(self) -> list[int]:
@@ -349,33 +325,28 @@ class Peers:
         return [rank for rank, (_, p) in self._processes.items() if _state(p) == "died"]
 
     def leave(self) -> None:
-        """Says that this process has ended in good order."""
+        """Says that this process has ended in good order.
+
+        Rank 0, and the store with it, stays until all have left, or have had the time to hear it.
+        """
         with suppress(RuntimeError):  # rank 0 and its store may be gone
             self._store.set(f"left-{self._rank}", "")
-
-    def wait_for_others(self) -> None:
-        """Stays until all have left, or have had the time to hear that this one has."""
         end = time.monotonic() + FAREWELL_SECONDS
-        others = set(range(self._size)) - {self._rank}
-        while time.monotonic() < end and not all(map(self._has_left, others)):
+        while self._rank == 0 and self._staying and time.monotonic() < end:
             time.sleep(LOOK_SECONDS / 20)
+            self._hear_who_left()
 
     def watch(self) -> None:
         """Ends this process when another one is lost; in a thread, since the main one may wait."""
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
         while (lost := self.look()) is None:
             time.sleep(LOOK_SECONDS)
         line = f"[rank {self._rank}] error: {lost}; give the same command to go on from the last"
         tell(f"{line} checkpoint")
         os._exit(ProcessLost.exit_code)
 
-    def _has_left(self, rank: int) -> bool:
+    def _hear_who_left(self) -> None:
         with suppress(RuntimeError):
-            if self._store.check([f"left-{rank}"]):
-                self._left.add(rank)
-        return rank in self._left
+            self._staying -= {r for r in self._staying if self._store.check([f"left-{r}"])}
 
 
 def _process(pid: int) -> psutil.Process | None:
@@ -386,12 +357,10 @@ def _process(pid: int) -> psutil.Process | None:
 
 def _state(process: psutil.Process | None) -> str | None:
     """`died`, `is stopped`, or None of a process that lives."""
-    try:
-        if process is None or not process.is_running():
-            return "died"
-        status = process.status()
-    except psutil.NoSuchProcess:
-        return "died"
+    status = psutil.STATUS_DEAD
+    with suppress(psutil.NoSuchProcess):  # nor is another one that has its number now
+        if process is not None and process.is_running():
+            status = process.status()
     if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
         return "died"
     return "is stopped" if status == psutil.STATUS_STOPPED else None

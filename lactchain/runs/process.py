@@ -5,10 +5,12 @@ import functools
 import gc
 import inspect
 import logging
+import math
 import multiprocessing
 import os
 import platform
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -16,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -144,8 +147,7 @@ def _exit_code(error: BaseException | None) -> int:
 def _end_without_threads(code: int) -> None:
     """Ends the process when the main thread is done, and others' threads or processes keep it."""
     main = threading.main_thread()
-    while main.is_alive():
-        time.sleep(1.0)
+    main.join()
     time.sleep(GRACE_SECONDS)
     for child in multiprocessing.active_children():  # of a world, deaf to SIGTERM
         child.kill()
@@ -205,43 +207,39 @@ def stop_requested() -> int:
 
 
 def _listen_to_signals() -> None:
+    heard, told = os.pipe()
     if distributed.world_size() > 1:  # first, so that who hears a signal is ended if it is stuck
-        read_end, write_end = os.pipe()
-        os.set_blocking(write_end, False)
-        signal.set_wakeup_fd(write_end)
-        threading.Thread(target=_end_if_stuck, args=(read_end,), daemon=True).start()
+        os.set_blocking(told, False)
+        signal.set_wakeup_fd(told)
+        os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
+    threading.Thread(target=_watch, args=(heard,), daemon=True).start()
     for number in STOPPING:
         if number in AT_ONCE or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _request_stop)
-    threading.Thread(target=_watch_steps, daemon=True).start()
 
 
-def _watch_steps() -> None:
-    """Ends the process in a step of an environment that does not return; what is saved stays.
+def _watch(pipe: int) -> None:
+    """Ends a process that cannot end by itself; what is saved stays.
 
-    It has as long as processes wait for each other, and after a signal `GRACE_SECONDS`.
+    A step of an environment has as long as processes wait for each other, and after a signal
+    `GRACE_SECONDS`. So long has one of several processes that does not act on a signal, since it
+    waits for one that has ended. Python runs its handlers between two steps of the main thread;
+    the number of the signal comes through the pipe at once.
     """
+    heard, since = 0, math.inf
     while True:
-        time.sleep(1.0)
-        code, limit = EnvironmentFault.exit_code, distributed.timeout.total_seconds()
-        if _requested_signal:
-            code, limit = 128 + _requested_signal, min(GRACE_SECONDS, limit)
+        if select.select([pipe], [], [], 1.0)[0] and (number := os.read(pipe, 1)[0]) in STOPPING:
+            heard = heard or number  # others are an environment's own business
+        limit, code = distributed.timeout.total_seconds(), EnvironmentFault.exit_code
+        if asked := _requested_signal or heard:
+            since = min(since, time.monotonic())
+            limit, code = min(GRACE_SECONDS, limit), 128 + asked
         if line := overdue(limit):
             tell(f"error: {line}; give the same command to go on")
             os._exit(code)
-
-
-def _end_if_stuck(pipe: int) -> None:
-    """Ends a rank that waits for one that has ended, and so hears no signal, or cannot act on it.
-
-    It may wait in a collective, or to meet it. Python runs its handlers between two steps of the
-    main thread; the number of the signal comes through the pipe at once.
-    """
-    while (number := os.read(pipe, 1)[0]) not in STOPPING:
-        pass  # others are an environment's own business
-    time.sleep(GRACE_SECONDS)
-    if not _requested_signal or not distributed.has_met():
-        os._exit(128 + number)
+        is_stuck = heard and (not _requested_signal or not distributed.has_met())
+        if is_stuck and time.monotonic() > since + GRACE_SECONDS:
+            os._exit(code)
 
 
 def _request_stop(number: int, _: FrameType | None) -> None:
