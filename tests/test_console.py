@@ -65,28 +65,18 @@ def test_what_was_done_before_tells_nothing_of_the_pace(clock):
         assert live_line() == "training 85/100 · about 30 s left"
         clock.now = 14.0
         assert step.seconds_left() == 26.0
-    with under_way("training", 1000) as step:
-        clock.now = 40.0  # what is loaded for all parts comes with the first
-        step.at(1)
-        clock.now = 42.0
-        step.at(20)
-        assert live_line() == "training 20/1,000"
-        clock.now = 45.0
-        step.at(51)
-        assert live_line() == "training 51/1,000 · about 2 min left"
     endless = Step("evaluation")
     endless.at(3)
     assert str(endless) == "evaluation" and endless.seconds_left() is None
 
 
-def test_what_is_done_of_a_part_counts(clock):
-    with under_way("rollouts", 4) as shards:
+def test_the_time_is_that_of_the_outermost_step_of_which_it_can_be_told(clock):
+    with under_way("rollouts", 4) as shards, under_way("episodes", 200) as episodes:
         clock.now = 10.0
+        episodes.at(100)
+        assert live_line() == "rollouts 0/4 · episodes 100/200 · about 10 s left"
         shards.at(1)
-        with under_way("episodes", 200) as episodes:
-            clock.now = 15.0
-            episodes.at(100)
-            assert live_line() == "rollouts 1/4 · episodes 100/200 · about 25 s left"
+        assert live_line() == "rollouts 1/4 · episodes 100/200 · about 30 s left"
 
 
 def work(file, monkeypatch) -> None:
@@ -134,8 +124,8 @@ def test_a_pipe_gets_a_line_each_minute(clock, monkeypatch):
         for clock.now in range(1, 151):
             step.at(clock.now)
     assert piped.getvalue().splitlines() == [
-        "round 1/2 · training 60/300 · at most 9 min left",
-        "round 1/2 · training 120/300 · at most 8 min left",
+        "round 1/2 · training 60/300 · about 4 min left",
+        "round 1/2 · training 120/300 · about 3 min left",
     ]
 
 

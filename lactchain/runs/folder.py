@@ -21,7 +21,7 @@ from typing import IO, Any
 from lactchain.config.parsing import differences, load, to_yaml
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.models.weights import resolve_weights
-from lactchain.runs.preflight import RESULTS, unread_models
+from lactchain.runs.preflight import READ, unread_models
 from lactchain.runs.process import describe_environment, refuse_unless_inexact
 from lactchain.runs.progress import nothing_under_way
 from lactchain.storage.files import (
@@ -49,9 +49,6 @@ _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "_sizes.manifest")
 _FILES = {"config.yaml", RUN_FILE, "summary.json", *TOLD}
 _TRACKERS = {"wandb"}
 """Folders that trackers write and nobody reads back; links lead out of them to their logs."""
-
-READ = {"data", "panel", *RESULTS}
-"""Settings that name a file or folder which is read, beside models."""
 
 Inputs = dict[str, dict[str, str]]
 """By setting: the checksum of each file."""

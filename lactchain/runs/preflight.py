@@ -7,13 +7,12 @@ loaded, and the folder of the run is left as it was.
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, PlayerConfig
-from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import find_env
 from lactchain.errors import DataError
 from lactchain.models.weights import resolve_weights
@@ -32,6 +31,8 @@ RESULTS = {
     "pairs": "pairs",
 }
 """Settings that name a folder, and which result of a run is meant where it is one."""
+READ = {"model", "data", "panel", *RESULTS}
+"""Settings that name a file or folder which is read."""
 
 WORDING = ("id", "template", "action_names", "extractor", "history")
 """Settings of an environment that decide what an actor reads, and how it is to answer."""
@@ -64,11 +65,15 @@ class _Search:
         values = vars(config)
         if "id" in values and "kwargs" in values:
             find_env(config.id, f"{prefix}id")
+        for name in READ & values.keys():
+            place = str(values[name])
+            if os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place)):
+                told = f"{place}: expected a file or a folder, got a pipe or device"
+                raise DataError(f"{prefix}{name}: {told}")
         data = values.get("data")
         if isinstance(data, str) and self._matters(data) and not Path(data).exists():
             told = f"{data}: no such file or folder; expected recorded transitions"
             raise DataError(f"{prefix}data: {told}")
-        _check_no_devices(values, prefix)
         changes = dict(self._results(values, prefix)) | self._model(config, prefix)
         for name, value in values.items():
             if is_dataclass(value):
@@ -107,30 +112,16 @@ class _Search:
         return Path(path).exists() or not self.may_be_missing
 
 
-def _check_no_devices(values: Mapping[str, Any], prefix: str) -> None:
-    """Raises `DataError` if a setting names a pipe or a device, which may have no end."""
-    for name, value in values.items():
-        for text in value if isinstance(value, list | tuple) else [value]:
-            with suppress(OSError, ValueError):  # most texts are no names of files
-                if isinstance(text, str) and os.path.exists(text) and not _is_kept(text):
-                    raise DataError(
-                        f"{prefix}{name}: {text}: expected a file or a folder, got a pipe or device"
-                    )
-
-
-def _is_kept(path: str) -> bool:
-    return os.path.isfile(path) or os.path.isdir(path)
-
-
 def _warn_of_other_words(config: Any) -> None:
     """Says so where an actor is asked in other words than the run has that trained it."""
     environment, actor = getattr(config, "environment", None), getattr(config, "actor", None)
     if not isinstance(environment, EnvironmentConfig) or not isinstance(actor, PlayerConfig):
         return
-    trained = _environment_of(Path(actor.adapter or actor.model).resolve())
+    run = run_around(actor.adapter or actor.model)
+    trained = read_run_file(run).get("config", {}).get("environment") if run is not None else None
     for name in WORDING:
-        before, now = to_json(trained.get(name)), to_json(getattr(environment, name))
-        if name in trained and before != now and not _reads_alike(name, trained, environment):
+        before, now = to_json((trained or {}).get(name)), to_json(getattr(environment, name))
+        if name in (trained or {}) and before != now:
             log.warning(
                 "actor.model: %s was trained with environment.%s %s, and is asked with %s; "
                 "its answers may be no chains",
@@ -139,26 +130,6 @@ def _warn_of_other_words(config: Any) -> None:
                 before,
                 now,
             )
-
-
-def _reads_alike(name: str, trained: Mapping[str, Any], environment: EnvironmentConfig) -> bool:
-    """Whether two names of a template mean the same text, as where a world has one only."""
-    if name != "template":
-        return False
-    template = {"template": trained[name]}
-    with suppress(Exception):  # of a world that cannot be made: whoever makes it tells
-        envs = [make_language_env(replace(environment, **more)) for more in ({}, template)]
-        return envs[0].view.template == envs[1].view.template
-    return False
-
-
-def _environment_of(weights: Path) -> Mapping[str, Any]:
-    """The environment's settings in the innermost run around some weights, as far as known."""
-    run = run_around(weights)
-    with suppress(DataError):  # a damaged file is for commands about that run to tell
-        settings = read_run_file(run).get("config", {}) if run is not None else {}
-        return settings.get("environment") or {}
-    return {}
 
 
 def unread_models(values: Mapping[str, Any]) -> Iterator[str]:

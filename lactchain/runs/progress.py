@@ -13,10 +13,9 @@ The line shows all steps that are under way, the outer ones first: `round 3/14 �
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from rich.live import Live
 from rich.text import Text
@@ -29,9 +28,6 @@ SECONDS_BETWEEN_LINES = 60.0
 
 SECONDS_TO_TELL = 3.0
 """How long a step has to be under way before it is said how much longer it takes."""
-
-FEW = 20
-"""Of more parts than these the first tells nothing of the pace: much is loaded and built in it."""
 
 
 @dataclass(eq=False)
@@ -53,33 +49,24 @@ class Step:
     note: str = ""
     _since: tuple[float, float] = field(default_factory=lambda: (0, time.monotonic()))
     _last: float = field(default_factory=time.monotonic)
-    _starts: bool = True
 
     def at(self, done: float) -> None:
         """So much is done now."""
         self.done, self._last = done, time.monotonic()
-        if self._starts and self.total is not None and self.total > FEW and done > self._since[0]:
-            self._since, self._starts = (done, self._last), False
         _tell_log(self._last)
 
     def resumed(self, done: float) -> None:
         """So much was done before, so that it tells nothing of how long the rest takes."""
         self.at(done)
-        self._since, self._starts = (done, self._last), True
+        self._since = done, self._last
 
-    def seconds_left(self, share: float = 0.0) -> float | None:
-        """How long the rest takes at the pace so far; None where nothing tells.
-
-        Args:
-            share: how much of the part that is under way is done.
-        """
+    def seconds_left(self) -> float | None:
+        """How long the rest takes at the pace so far; None where nothing tells."""
         first, began = self._since
-        now, done = time.monotonic(), self.done + share
-        until = now if share else self._last
-        if self.total is None or done <= first or until - began < SECONDS_TO_TELL:
+        if self.total is None or self.done <= first or self._last - began < SECONDS_TO_TELL:
             return None
-        pace = (until - began) / (done - first)
-        return max(pace * (self.total - done) - (now - until), 0.0)
+        rest = (self._last - began) / (self.done - first) * (self.total - self.done)
+        return max(rest - (time.monotonic() - self._last), 0.0)
 
     def __str__(self) -> str:
         """The step as the line shows it."""
@@ -104,10 +91,9 @@ def nothing_under_way() -> bool:
 def under_way(label: str, total: int | None = None, most: bool = False) -> Iterator[Step]:
     """A step, on the line for as long as the block lasts; see `Step`."""
     global _told
-    step = Step(label, total, most)
-    line = nullcontext()
-    if nothing_under_way():
-        line, _told = _live_line(), time.monotonic()
+    step, is_first = Step(label, total, most), nothing_under_way()
+    line = _LiveLine() if is_first and is_watched() else nullcontext()
+    _told = time.monotonic() if is_first else _told
     _steps.append(step)
     try:
         with line:
@@ -117,10 +103,12 @@ def under_way(label: str, total: int | None = None, most: bool = False) -> Itera
 
 
 def live_line() -> str:
-    """The line as it is now."""
+    """The line as it is now: the time is that of the outermost step of which it can be told."""
     steps = [step for step in _steps if step.label]
     notes = [step.note for step in steps if step.note]
-    return " · ".join([*map(str, steps), *notes, *list(_times(steps))[:1]])
+    known = [(step, seconds) for step in _steps if (seconds := step.seconds_left()) is not None]
+    times = [f"{'at most' if s.most else 'about'} {_said(seconds)} left" for s, seconds in known]
+    return " · ".join([*map(str, steps), *notes, *times[:1]])
 
 
 def _tell_log(now: float) -> None:
@@ -130,33 +118,21 @@ def _tell_log(now: float) -> None:
         console.print(plain(live_line()), soft_wrap=True)
 
 
-def _times(steps: Sequence[Step]) -> Iterator[str]:
-    """How long each step takes still, the outer ones first, as far as that can be told."""
-    for step, inner in zip_longest(steps, steps[1:]):
-        share = inner.done / inner.total if inner is not None and inner.total else 0.0
-        seconds = step.seconds_left(share)
-        if seconds is not None:
-            yield f"{'at most' if step.most else 'about'} {_said(seconds)} left"
-
-
 def is_watched() -> bool:
     """Whether there is a terminal for the line."""
     return console.file.isatty() and not (console.quiet or console.is_dumb_terminal)
 
 
-def _live_line() -> AbstractContextManager:
-    if not is_watched():
-        return nullcontext()
-    return _Line(
-        console=console,
-        get_renderable=lambda: Text(plain(live_line()).plain, no_wrap=True, overflow="ellipsis"),
-        refresh_per_second=FRAMES_PER_SECOND,
-        transient=True,
-        redirect_stderr=sys.stderr.isatty(),
-    )
+class _LiveLine(Live):
+    def __init__(self) -> None:
+        super().__init__(
+            console=console,
+            get_renderable=lambda: Text(live_line(), no_wrap=True, overflow="ellipsis"),
+            refresh_per_second=FRAMES_PER_SECOND,
+            transient=True,
+            redirect_stderr=sys.stderr.isatty(),
+        )
 
-
-class _Line(Live):
     def start(self, refresh: bool = False) -> None:
         """Starts at once; the cursor stays, since nobody would bring it back after a kill."""
         super().start(refresh=True)
