@@ -46,10 +46,7 @@ def attack(part: str, folder: Path, scale: float, minutes: float, names: list[st
     shared = folder / "shared" / part
     shutil.rmtree(shared, ignore_errors=True)  # made by the code as it was then
     shared.mkdir(parents=True)
-    kinds, programs = PARTS[part], prepared(shared, names)
-    if names is None:
-        (folder / f"{part}.plan").write_text(f"{len([*cases_of(kinds, programs, 1.0)])}\n")
-    cases = cases_of(kinds, programs, scale)
+    cases = cases_of(PARTS[part], prepared(shared, names), scale)
     print(f"{part}: {dict(run_part(part, cases, folder / f'{part}.jsonl', minutes))}", flush=True)
 
 

@@ -70,12 +70,6 @@ def _zipped_pickle(outside: Path) -> bytes:
     return buffer.getvalue()
 
 
-def _numpy_pickle(outside: Path) -> bytes:
-    header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
-    header += b" " * (63 - (len(header) + 10) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + _pickled(outside)
-
-
 def _link(name: str) -> Put:
     return lambda file, outside: (file.unlink(), file.symlink_to(outside / name))
 
@@ -99,7 +93,6 @@ def _temporary_name(file: Path, outside: Path) -> None:
 ANYWHERE: dict[str, Content] = {
     "pickle": _pickled,
     "pickle in a zip": _zipped_pickle,
-    "pickle in an array": _numpy_pickle,
     "nothing but zeros": bytes(1 << 20),
 }
 PLACES: dict[str, Put] = {

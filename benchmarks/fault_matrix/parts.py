@@ -1,7 +1,6 @@
 """The matrix: what is done to which programs, how often, and a table of how it ended."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,20 +49,23 @@ def write_table(folder: Path) -> str:
     records = [
         record for file in sorted(folder.glob("*.jsonl")) for record in read_json_lines(file)
     ]
-    rounds = {file.stem: int(file.read_text()) for file in sorted(folder.glob("*.plan"))}
-    lines = matrix(records, rounds)
+    lines = matrix(records)
     for page in PAGES:
         put_between(page, BEGIN, END, lines)
     return "\n".join(lines)
 
 
-def matrix(records: list[Record], rounds: Mapping[str, int]) -> list[str]:
-    """The table of rows, how much of it was done, and what did harm."""
+def matrix(records: list[Record]) -> list[str]:
+    """The table of rows, how much of it was done at which commits, and what did harm."""
     bad = [record for record in records if not record["ok"]]
+    done = Counter(record["part"] for record in records).items()
+    commits = dict.fromkeys(record["commit"] for record in records)
     return [
         *markdown(HEADS, [cells_of(*row.split(" | "), records) for row in ROWS]),
         "",
-        *done_lines(records, rounds),
+        f"Faults done: {', '.join(f'{part} {count:,}' for part, count in done)}.",
+        f"At the commits {', '.join(f'`{name}`' for name in commits)}; what was done at an earlier "
+        "one is not done again at a later.",
         "",
         f"Harm was done by {len(bad)} of {len(records):,}{':' if bad else '.'}",
         *(["", *map(bad_line, bad)] if bad else []),
@@ -79,17 +81,6 @@ def cells_of(
     counted = "; ".join(f"{count:,} × {ending}" for ending, count in endings.most_common()) or "–"
     harm = sum(not record["ok"] for record in found) if found else "–"
     return [number, fault, answer, counted, harm, ", ".join(tests.split())]
-
-
-def done_lines(records: Iterable[Record], rounds: Mapping[str, int]) -> list[str]:
-    """How much of each part was done, beside a whole round of it, and at which commits."""
-    counts = Counter(record["part"] for record in records)
-    done = (f"{part} {counts[part]:,} ({planned:,})" for part, planned in rounds.items())
-    commits = ", ".join(f"`{name}`" for name in dict.fromkeys(r["commit"] for r in records))
-    return [
-        f"Faults done, and in brackets how many `--scale 1` strikes: {', '.join(done)}.",
-        f"At the commits {commits}; what was done at an earlier one is not done again at a later.",
-    ]
 
 
 def bad_line(record: Record) -> str:

@@ -1,134 +1,79 @@
 """Surroundings in which nobody would choose to work: disks, consoles, languages, limits, homes.
 
 A run ends as elsewhere, or by an error of one line; the same command then goes on to the same end.
-Disks are full, read-only, out of inodes or of quota: a run lives on a real file system of a few
-kilobytes more or less than it needs, which takes root. Where nobody may mount one, a limit on the
-size of files stands in.
+Disks are full, out of inodes, or read-only when a run goes on: it lives on a real file system of a
+few kilobytes more or less than it needs, which takes root.
 """
 
-import errno
 import os
 import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import count
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import differing, digest
 from fault_matrix.processes import ended, said
 from fault_matrix.programs import BEGIN, FINISHED, Program, end_of, fresh, left_at, undisturbed
-from fault_matrix.watch import NAMING, WRITING
 
 LATER = "read-only when it goes on"
-KINDS = ("size", "inodes", "size", "quota", "size", "read-only", "size", LATER)
+KINDS = ("size", "inodes", "size", LATER)
 """Of disks that will not do."""
 BLOCK = 4096
-LOG = 8192
-"""Bytes that a quota leaves for what a program prints, which is a file here."""
 PAGES = {"-report.html": ": the page is left as it was: ", "-episode.gif": "no episode.gif: "}
 """Pages and pictures, by what a run says that has not written them; no work depends on them."""
 
 
 def limited(program: Program, number: int, folder: Path) -> Verdict:
     """A run on a disk that will not do, and then on one that will."""
-    kinds = KINDS if can_mount() else ("quota", "read-only")
-    kind, share = kinds[number % len(kinds)], Random(f"{program.name} {number}").uniform(0.02, 1.1)
+    if not can_mount():
+        return good("no disk could be mounted")
+    kind, share = KINDS[number % len(KINDS)], Random(f"{program.name} {number}").uniform(0.02, 1.1)
     undisturbed(program)
-    disk, run_dir = disk_of(program, kind, share), fresh(program, BEGIN)
-    with mounted(run_dir, disk.option) if disk.option else nullcontext():
-        if disk.left is not None:
-            shutil.copytree(disk.left, run_dir, symlinks=True, dirs_exist_ok=True)
-        disk.remount(run_dir, disk.spoilt)
-        found = twice(program, disk)
+    option, run_dir = disk_of(program, kind, share), fresh(program, BEGIN)
+    with mounted(run_dir, option):
+        if kind == LATER:
+            shutil.copytree(left_at(program, "half"), run_dir, symlinks=True, dirs_exist_ok=True)
+            _mount("-o", "remount,ro", str(run_dir))
+        found = twice(program, "rw" if kind == LATER else "size=1g,nr_inodes=100000")
     return replace(found, detail=f"{kind} {share:.3f}; {found.detail}")
 
 
-@dataclass(frozen=True)
-class Disk:
-    """A disk that will not do: its process limits itself, or it is a file system of its own.
+def disk_of(program: Program, kind: str, share: float) -> str:
+    """The option of one that has a share of what a run takes: whole blocks, or names; a quarter on.
 
-    Attributes:
-        option: of the file system; what changes when a run has been `left` there; and what mends.
+    That of one which is read-only later leaves room for all.
     """
-
-    limit: Callable[[], None] | None = None
-    option: str = ""
-    spoilt: str = ""
-    mended: str = ""
-    left: Path | None = None
-
-    def remount(self, run_dir: Path, option: str) -> None:
-        """Changes the file system."""
-        if option:
-            _mount("-o", f"remount,{option}", str(run_dir))
-
-
-def disk_of(program: Program, kind: str, share: float) -> Disk:
-    """One that has a share of what a run takes: bytes in whole blocks, or names, and a quarter."""
-    paths = list(left_at(program, FINISHED).rglob("*"))
-    sizes, num_names = [path.lstat().st_size for path in paths], int(share * len(paths) * 5 / 4)
-    if kind == "quota":
-        return Disk(partial(quota, max(LOG, int(share * max(sizes)))))
-    if kind == "read-only":
-        return Disk(partial(read_only, num_names))
     if kind == LATER:
-        return Disk(None, "size=1g", "ro", "rw", left_at(program, "half"))
-    blocks = (sum(-(-size // BLOCK) for size in sizes) + len(paths) // 8) * 5 / 4
-    size = f"size={max(1, int(share * blocks)) * BLOCK}"
-    option = size if kind == "size" else f"nr_inodes={max(2, num_names)}"
-    return Disk(option=option, mended="size=1g,nr_inodes=100000")
+        return "size=1g"
+    paths = list(left_at(program, FINISHED).rglob("*"))
+    if kind == "inodes":
+        return f"nr_inodes={max(2, int(share * len(paths) * 5 / 4))}"
+    blocks = sum(-(-path.lstat().st_size // BLOCK) for path in paths) + len(paths) // 8
+    return f"size={max(1, int(share * blocks * 5 / 4)) * BLOCK}"
 
 
-def twice(program: Program, disk: Disk) -> Verdict:
+def twice(program: Program, mended: str) -> Verdict:
     """Without room, and with it; who claims to have ended must have done so without."""
     run_dir, expected = program.place, undisturbed(program).digest
-    first = run(program, disk.limit)
-    if first.ending == "exit 0":
+    code, text = ended(program.start(run_dir)), said(run_dir)
+    if wrong := end_of(text, code, (0, 5)):
+        return wrong
+    if code == 0:
         # Pages that a run says are missing cost a warning, and the same command writes them.
-        told = {place for place, warning in PAGES.items() if warning in said(run_dir)}
+        told = {place for place, warning in PAGES.items() if warning in text}
         if places := [p for p in differing(digest(run_dir), expected) if p not in told]:
             return bad("claims to have ended", places)
-    if not first.ok:
-        return first
-    disk.remount(run_dir, disk.mended)
+    _mount("-o", f"remount,{mended}", str(run_dir))
     again = program.goes_on(run_dir)
-    return first if again.ok else again
-
-
-def run(program: Program, limit: Callable[[], None] | None) -> Verdict:
-    """How a run ends."""
-    code = ended(program.start(program.place, before=limit))
-    return end_of(said(program.place), code, (0, 5)) or good(f"exit {code}")
-
-
-def quota(num_bytes: int) -> None:
-    """No file of this process may be longer from now on."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
-
-
-def read_only(number: int) -> None:
-    """The disk cannot be written any more after so many names were given to files.
-
-    A real one cannot be made so while a file on it is open: what Python does is refused instead.
-    """
-    numbers = count(1)
-
-    def hear(event: str, args: tuple[Any, ...]) -> None:
-        writes = event == "open" and isinstance(args[0], str) and (args[2] or 0) & WRITING
-        is_here = not str(args[0] if args else "").startswith("/dev/")
-        if (writes or event in NAMING) and is_here and next(numbers) > number:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS), args[0])
-
-    sys.addaudithook(hear)
+    return good(f"exit {code}") if again.ok else again
 
 
 @contextmanager
