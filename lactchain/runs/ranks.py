@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from lactchain.errors import ProcessLost
 from lactchain.runs.distributed import POLL_SECONDS
-from lactchain.runs.process import stop_requested
-from lactchain.runs.signals import STOPPING
+from lactchain.runs.process import STOPPING, stop_requested
 
 
 def on_processes(words: Sequence[str], count: int) -> list[str]:

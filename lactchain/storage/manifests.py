@@ -74,8 +74,11 @@ def read_run_file(folder: Path) -> dict[str, Any]:
 
 
 def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
-    """What tells that a folder or file was written elsewhere; None where it belongs here."""
-    for key, expected in origin(path).items():
+    """What tells that a folder or file was written elsewhere.
+
+    None where it belongs here, and outside of runs.
+    """
+    for key, expected in origin(path).items() if run_around(path) else ():
         found = manifest.get(key)
         if found != expected and not (key == "run_id" and _is_of_a_stage(path, found)):
             return f"{key}: expected {expected!r}, got {found!r}"
@@ -203,8 +206,6 @@ def describe(content: bytes) -> dict[str, Any]:
 
 
 def _check_origin(path: Path, manifest: Mapping[str, Any]) -> None:
-    if origin(path)["run_id"] is None:
-        return
     if reason := misplacement(path, manifest):
         raise DataError(
             f"{path}: was written elsewhere ({reason}); remove it, and keep copies outside of the "
