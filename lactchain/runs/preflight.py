@@ -6,9 +6,8 @@ loaded, and the folder of the run is left as it was.
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,66 +49,60 @@ def look_up(config: Config, may_be_missing: bool = False) -> Config:
         ConfigError: there is no such environment.
         DataError: a folder or a model is not there.
     """
-    found = _Search(frozenset(unread_models(vars(config))), may_be_missing).within(config, "")
+    unread = frozenset(unread_models(vars(config)))
+
+    def is_read(key: str, path: Any) -> bool:
+        there = isinstance(path, str) and (not may_be_missing or Path(path).exists())
+        return there and key not in unread
+
+    found = _found(config, "", is_read)
     _warn_of_other_words(found)
     return found
 
 
-@dataclass(frozen=True)
-class _Search:
-    unread: frozenset[str]
-    may_be_missing: bool
+def _found(config: Any, prefix: str, is_read: Callable[[str, Any], bool]) -> Any:
+    """A config, or a part of one, with what was found."""
+    values, changes = vars(config), {}
+    if "id" in values and "kwargs" in values:
+        find_env(config.id, f"{prefix}id")
+    for name, value in sorted(values.items(), key=lambda item: is_dataclass(item[1])):
+        key = f"{prefix}{name}"
+        if is_dataclass(value):
+            changes[name] = _found(value, f"{key}.", is_read)
+        elif name in READ and is_read(key, value):
+            try:
+                _refuse_devices(value)
+                if name in RESULTS:
+                    changes[name] = str(result_of(value, RESULTS[name]))
+                elif name == "data" and not Path(value).exists():
+                    told = f"{value}: no such file or folder; expected recorded transitions"
+                    raise DataError(told)
+                elif name == "model" and isinstance(config, PlayerConfig | CriticConfig):
+                    changes |= _model(config, prefix)
+            except DataError as error:
+                raise DataError(f"{key}: {error}") from error
+    return replace(config, **changes) if changes else config
 
-    def within(self, config: Any, prefix: str) -> Any:
-        """A config, or a part of one, with what was found."""
-        values = vars(config)
-        if "id" in values and "kwargs" in values:
-            find_env(config.id, f"{prefix}id")
-        for name in READ & values.keys():
-            place = str(values[name])
-            if os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place)):
-                told = f"{place}: expected a file or a folder, got a pipe or device"
-                raise DataError(f"{prefix}{name}: {told}")
-        data = values.get("data")
-        if isinstance(data, str) and self._matters(data) and not Path(data).exists():
-            told = f"{data}: no such file or folder; expected recorded transitions"
-            raise DataError(f"{prefix}data: {told}")
-        changes = dict(self._results(values, prefix)) | self._model(config, prefix)
-        for name, value in values.items():
-            if is_dataclass(value):
-                changes[name] = self.within(value, f"{prefix}{name}.")
-        return replace(config, **changes) if changes else config
 
-    def _results(self, values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-        for name, result in RESULTS.items():
-            path = values.get(name)
-            if isinstance(path, str) and self._matters(path):
-                with _naming(f"{prefix}{name}"):
-                    yield name, str(result_of(path, result))
+def _refuse_devices(place: str) -> None:
+    if os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place)):
+        raise DataError(f"{place}: expected a file or a folder, got a pipe or device")
 
-    def _model(self, config: Any, prefix: str) -> dict[str, str]:
-        """Model and adapter of an actor that is given as a run."""
-        key = f"{prefix}model"
-        if not isinstance(config, PlayerConfig | CriticConfig) or key in self.unread:
-            return {}
-        if not self._matters(config.model):
-            return {}
-        with _naming(key):
-            if not is_run(Path(config.model)):
-                resolve_weights(config.model)
-                return {}
-            if isinstance(config, CriticConfig):
-                raise DataError(
-                    f"expected an encoder, got the run {config.model}; to go on with its critic "
-                    f"give it as {prefix}checkpoint"
-                )
-            trained = result_of(config.model, "actor")
-            if not (trained / ADAPTER_RECORD).is_file():
-                return {"model": str(trained)}
-            return {"model": base_of(trained), "adapter": str(trained)}
 
-    def _matters(self, path: str) -> bool:
-        return Path(path).exists() or not self.may_be_missing
+def _model(config: PlayerConfig | CriticConfig, prefix: str) -> dict[str, str]:
+    """Model and adapter of an actor that is given as a run."""
+    if not is_run(Path(config.model)):
+        resolve_weights(config.model)
+        return {}
+    if isinstance(config, CriticConfig):
+        raise DataError(
+            f"expected an encoder, got the run {config.model}; to go on with its critic "
+            f"give it as {prefix}checkpoint"
+        )
+    trained = result_of(config.model, "actor")
+    if not (trained / ADAPTER_RECORD).is_file():
+        return {"model": str(trained)}
+    return {"model": base_of(trained), "adapter": str(trained)}
 
 
 def _warn_of_other_words(config: Any) -> None:
@@ -143,12 +136,3 @@ def unread_models(values: Mapping[str, Any]) -> Iterator[str]:
         yield "actor.model"  # whose episodes are there
     if isinstance(critic, CriticConfig) and critic.checkpoint is not None:
         yield "critic.model"
-
-
-@contextmanager
-def _naming(key: str) -> Iterator[None]:
-    """Errors say which setting they are about."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{key}: {error}") from error

@@ -125,27 +125,21 @@ def launch(
         sys.exit(128 + signal.SIGINT)
     finally:
         leave_streams()
-        code = _exit_code(sys.exception())
+        end = sys.exception()
+        code = int(end.code or 0) if isinstance(end, SystemExit) else int(end is not None)
         distributed.leave(in_good_order=code == 0 or code > 128)
         threading.Thread(target=_end_without_threads, args=(code,), daemon=True).start()
 
 
 def _as_ours(error: LactChainError | MemoryError | OSError) -> LactChainError:
     """What the system refuses, and says by itself, needs no trace; the rest is raised again."""
+    if isinstance(error, LactChainError):
+        return error
     if isinstance(error, MemoryError):
         return ConfigError(f"no memory is left ({error}); make the world or the batches smaller")
-    if isinstance(error, OSError):
-        if error.filename is None or error.errno not in (errno.ENAMETOOLONG, errno.EACCES):
-            raise error
-        return ConfigError(f"{str(error.filename)[:200]}: {error.strerror}")
-    return error
-
-
-def _exit_code(error: BaseException | None) -> int:
-    """What the process will end with."""
-    if isinstance(error, SystemExit):
-        return int(error.code or 0)
-    return 0 if error is None else 1
+    if error.filename is None or error.errno not in (errno.ENAMETOOLONG, errno.EACCES):
+        raise error
+    return ConfigError(f"{str(error.filename)[:200]}: {error.strerror}")
 
 
 def _end_without_threads(code: int) -> None:

@@ -76,20 +76,16 @@ def read_run_file(folder: Path) -> dict[str, Any]:
 def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:
     """What tells that a folder or file was written elsewhere.
 
-    None where it belongs here, and outside of runs.
+    None where it belongs here, also by a copy of a stage's result, and outside of runs.
     """
-    for key, expected in origin(path).items() if run_around(path) else ():
+    if (run := run_around(path)) is None:
+        return None
+    for key, expected in origin(path).items():
         found = manifest.get(key)
-        if found != expected and not (key == "run_id" and _is_of_a_stage(path, found)):
+        stages = run.rglob(RUN_FILE) if key == "run_id" and found != expected else ()
+        if found not in (expected, *(read_run_file(file.parent).get(key) for file in stages)):
             return f"{key}: expected {expected!r}, got {found!r}"
     return None
-
-
-def _is_of_a_stage(path: str | Path, run_id: str) -> bool:
-    """Whether the run that a path lies in has a stage, a run of its own, of this id."""
-    run = run_around(path)
-    stages = () if run is None else run.rglob(RUN_FILE)
-    return any(read_run_file(file.parent).get("run_id") == run_id for file in stages)
 
 
 def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
@@ -112,7 +108,8 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
         str(path.relative_to(directory)): {"size": path.stat().st_size, "sha256": sha256(path)}
         for path in paths
     }
-    _write(directory / MANIFEST, directory, extra, {"files": files})
+    about = {"schema_version": SCHEMA_VERSION, **origin(directory), **extra}
+    write_sealed(directory / MANIFEST, about | {"files": files})
 
 
 def verify_manifest(directory: str | Path) -> dict[str, Any]:
@@ -138,7 +135,8 @@ def write_with_manifest(path: str | Path, content: bytes, extra: Mapping[str, An
 
     So that no crash leaves a file that nothing vouches for.
     """
-    _write(manifest_beside(path), path, extra, describe(content))
+    about = {"schema_version": SCHEMA_VERSION, **origin(path), **extra}
+    write_sealed(manifest_beside(path), about | describe(content))
     atomic_write(path, content)
 
 
@@ -191,13 +189,6 @@ def _sync_name(path: Path) -> None:
     run = next((n for n, parent in enumerate(parents) if is_run(parent)), 0)
     for folder in parents[: run + 1]:
         sync_folder(folder)
-
-
-def _write(
-    path: Path, described: str | Path, extra: Mapping[str, Any], contents: Mapping[str, Any]
-) -> None:
-    about = {"schema_version": SCHEMA_VERSION, **origin(described)}
-    write_sealed(path, about | dict(extra) | contents)
 
 
 def describe(content: bytes) -> dict[str, Any]:
