@@ -39,24 +39,22 @@ FRESH_SECONDS = 0.05
 """Clocks of file systems are coarse: what was written so lately is read again."""
 
 
-def killed(whole: bool, program: Program, number: int, folder: Path) -> Verdict:
-    """A fork, or a whole command with an interpreter of its own, is killed, and perhaps again."""
-    run_dir, chance = folder / "run", Random(f"{program.name} {whole} {number}")
+def killed(program: Program, number: int, folder: Path) -> Verdict:
+    """A process is killed at any time, and perhaps again."""
+    run_dir, chance = folder / "run", Random(f"{program.name} {number}")
     while True:
-        process = in_the_middle(program, run_dir, chance.uniform(0, 0.97), whole=whole)
+        process = in_the_middle(program, run_dir, chance.uniform(0, 0.97))
         kill(process)
         if process.exitcode == -signal.SIGKILL:
-            return to_its_end(program, run_dir, chance, whole)
+            return to_its_end(program, run_dir, chance)
         if process.exitcode != 0:
             return program.verdict(run_dir, process.exitcode)
         shutil.rmtree(run_dir)  # it has just ended
 
 
-def to_its_end(program: Program, run_dir: Path, chance: Random, whole: bool = False) -> Verdict:
+def to_its_end(program: Program, run_dir: Path, chance: Random) -> Verdict:
     """The same command again, and again, until it is not killed; what it came to."""
-    while True:
-        if whole or chance.random() >= ANOTHER:
-            return program.goes_on(run_dir, whole=whole)
+    while chance.random() < ANOTHER:
         before, process = done(run_dir), program.start(run_dir)
         wait_until(process, chance.uniform(0, 1) * undisturbed(program).seconds)
         kill(process)
@@ -64,6 +62,7 @@ def to_its_end(program: Program, run_dir: Path, chance: Random, whole: bool = Fa
             return program.verdict(run_dir, process.exitcode)
         if not (found := kept(before, run_dir, good("killed again"))).ok:
             return found
+    return program.goes_on(run_dir)
 
 
 def cut(program: Program, number: int, folder: Path) -> Verdict:

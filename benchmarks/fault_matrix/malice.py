@@ -1,8 +1,8 @@
 """Files that somebody has made to do harm, in the place of those that a program reads back.
 
 Their manifests are forged, so that no checksum tells. An audit hook listens in the program's
-process, and the file system tells what native code does: nothing of a file is run or imported, and
-nothing is read or written outside of the run. A program that goes on over a bad file of its run
+process, and the file system tells what native code writes: nothing of a file is run or imported,
+and nothing is read or written outside of the run. A program that goes on over a bad file of its run
 must end as if it had not been there; a model may say what it likes.
 """
 
@@ -41,7 +41,6 @@ from lactchain.storage.manifests import (
 
 PATIENCE = 40.0
 MOMENT = "half"
-LONG_AGO = 1e9
 NOT_READ = re.compile(r"(README\.md|report\.html|\.gif)$|(^|/)(minari|datasets)/")
 OWN = {"schema_version", "run_id", "place", "files", "size", "sha256"}
 
@@ -69,14 +68,11 @@ def attacked(program: Program, number: int, folder: Path) -> Verdict:
 def go_on(program: Program, outside: Path, notes: Path) -> Verdict:
     """Whether a program does what it may not, and how it ends."""
     run_dir = program.place
-    forget_reads(outside)
     around = stamps(outside) | stamps(program.shared, run_dir.parent)
     process = program.start(run_dir, before=Watch(run_dir.parent, outside, notes, CANARY))
     code, text = ended(process, PATIENCE), said(run_dir)
     if told := notes.read_text(errors="replace") if notes.exists() else "":
         return bad("broke out", told.splitlines()[0])
-    if seen := reads(outside):
-        return bad("read outside", seen)
     after = stamps(outside) | stamps(program.shared, run_dir.parent)
     if other := after.items() ^ around.items():
         return bad("wrote elsewhere", sorted(other))
@@ -100,27 +96,6 @@ def stamps(top: Path, left_out: Path | None = None) -> dict[str, tuple[int, int]
         for path in (os.path.join(folder, name) for name in files):
             found[path] = os.lstat(path).st_size, os.lstat(path).st_mtime_ns
     return found
-
-
-def forget_reads(outside: Path) -> None:
-    """Sets the times of the last reading back so far that the next one is noted."""
-    probe = outside.with_name("probe")
-    probe.touch()
-    os.utime(probe, (LONG_AGO, LONG_AGO))
-    probe.read_bytes()
-    if probe.stat().st_atime == LONG_AGO:
-        raise RuntimeError(
-            f"{outside}: nothing notes reads there; let TMPDIR name a folder of a"
-            " file system that is mounted with relatime"
-        )
-    for path in (outside, *outside.rglob("*")):
-        os.utime(path, (LONG_AGO, LONG_AGO), follow_symlinks=False)
-
-
-def reads(outside: Path) -> list[str]:
-    """What was read since, by whatever code."""
-    files = (path for path in (outside / "secret.json", *outside.glob("folder/*")) if path.exists())
-    return [path.name for path in files if path.lstat().st_atime != LONG_AGO]
 
 
 def lay(file: Path, put: Put, outside: Path) -> None:

@@ -1,7 +1,6 @@
 """The matrix: what is done to which programs, how often, and a table of how it ended."""
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ RANKS = ("train_critic", "train_simpo", "collect_rollouts", "make_preferences", 
 PARTS = {
     "kills": (
         Kind(2, "operation", 56, kills.killed_at),
-        Kind(1, "random", 56, partial(kills.killed, False)),
-        Kind(1, "command", 20, partial(kills.killed, True)),
+        Kind(1, "random", 76, kills.killed),
     ),
     "signals": (Kind(11, "signal", 28, signals.stopped),),
     "damage": (Kind(4, "damage", 278, damage.damaged),),

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from test_search_runs import config as agent_search
 
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import Digest, differing, digest, done, kept, whole
-from fault_matrix.processes import ended, last_line, log_of, said, start, to_end, wait_until, worked
+from fault_matrix.processes import ended, last_line, log_of, said, start, to_end, wait_until
 from lactchain.config.parsing import dump
 from lactchain.config.settings import (
     ActorConfig,
@@ -80,9 +79,9 @@ class Program:
         places = differing(digest(run_dir), undisturbed(self).digest, stopped)
         return bad("not equal", places) if places else good("equal")
 
-    def goes_on(self, run_dir: Path, **how: Any) -> Verdict:
+    def goes_on(self, run_dir: Path) -> Verdict:
         """What the same command comes to; it must keep what had been done."""
-        before, code = done(run_dir), ended(self.start(run_dir, **how))
+        before, code = done(run_dir), ended(self.start(run_dir))
         return kept(before, run_dir, self.verdict(run_dir, code))
 
     @property
@@ -192,17 +191,14 @@ def inputs_of(program: Program) -> list[Path]:
     return [folder for folder in folders if str(folder) in settings]
 
 
-def in_the_middle(program: Program, run_dir: Path, share: float, **how: Any) -> BaseProcess:
+def in_the_middle(program: Program, run_dir: Path, share: float) -> BaseProcess:
     """A run that has worked for a share of its time; it begins anew where it was faster than that.
 
     It has ended only if it has failed.
     """
     while True:
-        process, begun = program.start(run_dir, **how), 0.0
-        while how.get("whole") and process.is_alive() and not (run_dir / "lock").exists():
-            begun = worked(process.pid)
-            time.sleep(0.002)
-        if wait_until(process, begun + share * undisturbed(program).seconds) or process.exitcode:
+        process = program.start(run_dir)
+        if wait_until(process, share * undisturbed(program).seconds) or process.exitcode:
             return process
         shutil.rmtree(run_dir)
         share *= 0.8
