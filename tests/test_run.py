@@ -125,7 +125,7 @@ def test_a_run_whose_record_was_lost_goes_on_only_where_it_is_told_to(run_dir, m
     run, record = with_a_part(run_dir), run_dir / "environment.json"
     leave_something(run_dir.with_name("other"), SEEDED)
     shutil.copy(run_dir.with_name("other") / record.name, record)
-    refused(run_dir, DataError, "environment.json: tells of another run than config.yaml")
+    refused(run_dir, ConfigError, "environment.json: made by another .*run.seed was 1, now 0")
     for text in ('{"manifest": {"files": {"/etc/passwd": 1}}}', "{}"):
         record.write_text(text)
         refused(run_dir, DataError, "environment.json: damaged.*; put a copy back")

@@ -224,15 +224,10 @@ def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str,
         if folder is None or not is_same_place(old, folder, new, directory):
             line = f"{key} was {old!r}, now {new!r}"
             (refused if HARMLESS.isdisjoint(key.split(".")) else lines).append(line)
-    if refused and has_stored(directory, now):
-        raise DataError(
-            f"{directory / RUN_FILE}: tells of another run than config.yaml; put a copy back, or "
-            "remove it and go on with --inexact"
-        )
     if refused:
         raise ConfigError(
-            f"{directory}: made by another configuration ({'; '.join(refused)}); choose another "
-            f"folder with --run.run_dir, or the old configuration with --config "
+            f"{directory / RUN_FILE}: made by another configuration ({'; '.join(refused)}); choose "
+            "another folder with --run.run_dir, or the old configuration with --config "
             f"{directory}/config.yaml"
         )
     for line in lines:
