@@ -127,7 +127,9 @@ class _LiveLine(Live):
     def __init__(self) -> None:
         super().__init__(
             console=console,
-            get_renderable=lambda: Text(live_line(), no_wrap=True, overflow="ellipsis"),
+            get_renderable=lambda: Text(
+                plain(live_line()).plain, no_wrap=True, overflow="ellipsis"
+            ),
             refresh_per_second=FRAMES_PER_SECOND,
             transient=True,
             redirect_stderr=sys.stderr.isatty(),
