@@ -16,7 +16,7 @@ LactChain asks for these, and goes on without those that are not there:
 - `frames(run)` is what that shows, as pandas data frames;
 - `inspections` is a module that reads what the recorder has left of each round;
 - `memory(config, batches)` prints what the batches of a stage take, in a dry run;
-- `datasets` and `minari` are modules that read and write episodes in these formats;
+- `minari` is a module that reads episodes in this format;
 - `films` is a module that makes moving pictures of episodes;
 - `language_species` is what evolutionary search needs to know of language actors;
 - `panels` is a module of numbered tasks in files, and of results on them;

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from lactchain.baselines.transitions import TransitionData
-from lactchain.data.parquet import MOST_UNPACKED
 from lactchain.errors import DataError
 from lactchain_extras.exchange.minari_files import minari_episodes
 
+MOST_UNPACKED = 2**28  # bytes
 D4RL_KEYS = ("timeouts", "next_observations")
 H5_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
 

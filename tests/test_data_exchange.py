@@ -10,9 +10,8 @@ from gymnasium import spaces
 from test_trajectory_files import episode
 
 from lactchain.data.sources import open_trajectories
-from lactchain.data.trajectories import to_table, write_trajectories
+from lactchain.data.trajectories import TRAJECTORIES, write_trajectories
 from lactchain.errors import DataError
-from lactchain_extras.exchange.dataset_files import from_dataset
 from lactchain_extras.exchange.minari_files import read_minari
 
 CUT = dataclasses.replace(episode(((0.5,),), terminated=False, truncated=True), seed=2**64 - 1)
@@ -28,7 +27,7 @@ SHORT = {
 
 
 def to_dataset(trajectories):
-    return datasets.Dataset(to_table(trajectories))
+    return datasets.Dataset(TRAJECTORIES.table(trajectories))
 
 
 @pytest.fixture
@@ -100,20 +99,24 @@ def test_a_damaged_data_set_is_named(minari, tmp_path, file):
             read_minari(tmp_path / "theirs-v1")
 
 
+def saved(dataset, folder):
+    dataset.save_to_disk(folder)
+    return open_trajectories(folder)
+
+
 def test_episodes_come_back_equal_from_a_dataset(tmp_path):
     dataset = to_dataset([*EPISODES, EMPTY])
     assert len(dataset) == 4 and dataset[0]["actions"] == ['["é🙂"]'] * 2
-    assert from_dataset(dataset) == [*EPISODES, EMPTY]
-    assert from_dataset(dataset.filter(lambda row: row["truncated"])) == [CUT]
-    assert from_dataset(dataset.map(lambda row: {"length": len(row["actions"])}))[1] == CUT
-    dataset.save_to_disk(tmp_path / "saved")
-    assert open_trajectories(tmp_path / "saved") == [*EPISODES, EMPTY]
+    assert saved(dataset, tmp_path / "saved") == [*EPISODES, EMPTY]
+    assert saved(dataset.filter(lambda row: row["truncated"]), tmp_path / "some") == [CUT]
+    longer = dataset.map(lambda row: {"length": len(row["actions"])})
+    assert saved(longer, tmp_path / "more")[1] == CUT
 
 
 def test_a_folder_of_files_is_loaded_by_their_library(tmp_path):
     write_trajectories(tmp_path / "data/00000-of-00001.parquet", EPISODES)
     loaded = datasets.load_dataset(str(tmp_path), split="train", cache_dir=str(tmp_path / "cache"))
-    assert from_dataset(loaded) == EPISODES
+    assert saved(loaded, tmp_path / "saved") == EPISODES
 
 
 def test_what_the_hub_gives_back_is_read(tmp_path):
@@ -126,13 +129,13 @@ def test_datasets_that_are_none_of_episodes_say_what_is_wrong(tmp_path):
     with pytest.raises(DataError, match="expected a parquet file or a folder of them"):
         open_trajectories(tmp_path)
     whole = to_dataset(EPISODES)
-    for dataset, message in (
-        (whole.remove_columns(["rewards", "infos"]), "'infos', 'rewards'"),
+    for number, (dataset, message) in enumerate((
+        (whole.remove_columns(["rewards", "infos"]), "rewards, infos missing"),
         (
             whole.map(lambda row: {"rewards": row["rewards"][1:]}),
             "row 0 is no episode: rewards: expected 2 entries",
         ),
         (whole.map(lambda row: {"infos": ["{", *row["infos"][1:]]}), "infos: expected JSON"),
-    ):
+    )):  # fmt: skip
         with pytest.raises(DataError, match=message):
-            from_dataset(dataset)
+            saved(dataset, tmp_path / str(number))

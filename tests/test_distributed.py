@@ -24,7 +24,7 @@ from training_setups import TRAINING
 
 from lactchain.config.settings import RunConfig
 from lactchain.data.parquet import work_through
-from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.data.trajectories import TRAJECTORIES
 from lactchain.errors import ConfigError, DataError, Interrupted
 from lactchain.runs import distributed
 from lactchain.runs.distributed import LOOKS, Peers, Shares
@@ -193,9 +193,6 @@ def test_what_collectives_say_of_a_lost_process_is_understood(said, lost, monkey
     assert distributed.is_lost(RuntimeError(said)) == lost
 
 
-SHARDS = write_trajectories, read_trajectories
-
-
 @pytest.fixture
 def together(monkeypatch):
     """This process plays both of two that meet in a store: their shares have the same name."""
@@ -260,7 +257,7 @@ def test_a_signal_is_noticed_while_waiting(together, tmp_path, monkeypatch):
     monkeypatch.setattr("lactchain.data.parquet.stop_requested", lambda: 15)
     next(iter(Shares(1)))
     with pytest.raises(Interrupted, match="give the same command"):
-        work_through(tmp_path, "w", 1, None, *SHARDS, "x")
+        work_through(tmp_path, "w", 1, None, TRAJECTORIES, "x")
 
 
 def test_shards_that_another_process_made_elsewhere_are_an_error(together, tmp_path):
@@ -269,7 +266,7 @@ def test_shards_that_another_process_made_elsewhere_are_an_error(together, tmp_p
     next(iter(others))
     others.finish()
     with pytest.raises(DataError, match="00000-of-00002"):
-        work_through(tmp_path, "wo", 1, lambda *_: ([], {}), *SHARDS, "x")
+        work_through(tmp_path, "wo", 1, lambda *_: ([], {}), TRAJECTORIES, "x")
 
 
 def test_the_time_limit_of_a_run_holds_for_its_process_group(run_dir, monkeypatch):

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 import lactchain
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, GuidedActorConfig, recast
 from lactchain.data.preferences import read_pairs, write_pairs
-from lactchain.data.samples import read_samples
+from lactchain.data.samples import SAMPLES
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RememberingPolicy
@@ -116,7 +116,7 @@ def test_candidates_are_as_probable_as_the_actor_finds_them(pipeline):
     config, folder = pipeline
     found = inspected(pipeline, 2)
     actor = lactchain.load_policy(f"{folder}/round_2/simpo", decoding="free", temperature=1.0)
-    samples = read_samples(f"{folder}/round_2/evaluation/samples")
+    samples = SAMPLES.read(f"{folder}/round_2/evaluation/samples")
     said, texts = {sample.action.text: sample.action for sample in samples}, texts_of(found)
     for row in [row for row in found.candidates.to_pylist() if row["count"]][:40]:
         exact = actor.log_probs([texts[row["state_id"]]], [said[row["completion"]]]).item()

@@ -21,7 +21,7 @@ from lactchain.data.evaluations import (
 )
 from lactchain.data.parquet import write_table
 from lactchain.data.preferences import read_pairs
-from lactchain.data.samples import read_samples
+from lactchain.data.samples import SAMPLES
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import DataError
 from lactchain.models.actor import POLICY_FILE, read_policy
@@ -207,12 +207,12 @@ def test_no_change_of_a_runs_name_goes_unnoticed(tmp_path):
 
 @pytest.mark.parametrize("kind, version, read", [
     ("pairs", 2, read_pairs), ("trajectories", 1, read_trajectories),
-    ("samples", 1, read_samples),
+    ("samples", 1, SAMPLES.read),
     ("transitions", 1, read_transitions),
 ])  # fmt: skip
 def test_rows_of_another_kind_than_their_manifest_says_are_refused(kind, version, read, tmp_path):
     write_table(tmp_path / "x.parquet", pa.table({"seed": [1, 2]}), kind, version)
-    with pytest.raises(DataError, match=r"x\.parquet: (its rows are no|expected columns)"):
+    with pytest.raises(DataError, match=r"x\.parquet: its rows are no"):
         read(tmp_path / "x.parquet")
 
 

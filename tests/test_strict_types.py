@@ -80,7 +80,7 @@ OTHER_TYPES = {
 @pytest.mark.parametrize("column", OTHER_TYPES)
 def test_a_value_of_another_type_is_refused_by_its_column(tmp_path, column):
     for values in OTHER_TYPES[column]:
-        with pytest.raises(DataError, match=rf"a\.parquet: (row 0|{column}): expected"):
+        with pytest.raises(DataError, match=rf"a\.parquet: row 0: ({column}: )?expected"):
             open_trajectories(written(tmp_path, OURS | {column: values}))
 
 

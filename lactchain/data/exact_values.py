@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from lactchain.data import parquet
 from lactchain.data.evaluations import StateValues
-from lactchain.data.parquet import work_through
+from lactchain.data.parquet import NUMBER, Format, work_through
 from lactchain.environments.chance import (
     best_chains,
     best_values,
@@ -36,7 +35,13 @@ from lactchain.types import Critic, Policy, Trajectory, ask
 if TYPE_CHECKING:
     from lactchain.models.actor import LanguageActor
 
-KIND, VERSION = "chain_probabilities", 1
+ROWS = Format(
+    "chain_probabilities",
+    1,
+    {"probabilities": pa.list_(NUMBER)},
+    lambda probabilities: probabilities,
+    lambda row: {"probabilities": row},
+)
 
 # So many states of the 4x4 grid should take a 7B model about ten seconds of a GPU. Signals are
 # noticed between shards, and launchers grant thirty seconds.
@@ -73,10 +78,10 @@ def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactP
     def make(part: Sequence[str], _: int) -> tuple[np.ndarray, dict[str, float]]:
         return actor.enumerate(part)[1], {}
 
-    size, title = STATES_PER_SHARD, "exact values"
-    rows, _ = work_through(folder, observations, size, make, _write, _read, title)
     completions, _ = actor.enumerate([])
     chains = pad_chains([env.extractor.parse(completion).actions for completion in completions])
+    size, title = STATES_PER_SHARD, "exact values"
+    rows, _ = work_through(folder, observations, size, make, ROWS, title)
     return ExactPolicy(chains, np.array(rows))
 
 
@@ -236,14 +241,3 @@ def _share(part: float, whole: float) -> float:
     if whole <= 0:
         part, whole = whole, part
     return part / whole if whole else float("nan")
-
-
-def _write(path: Path, rows: Sequence[Sequence[float]], facts: Mapping[str, Any]) -> None:
-    table = pa.table({"probabilities": parquet.number_lists(rows, pa.float64())})
-    parquet.write_table(path, table, KIND, VERSION, facts)
-
-
-def _read(path: Path) -> list[tuple[float, ...]]:
-    table = parquet.read_table(path, KIND, VERSION)
-    with parquet.rows_of(path, KIND):
-        return parquet.to_python(table["probabilities"])

@@ -18,10 +18,12 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -40,12 +42,8 @@ from lactchain.storage.manifests import (
 )
 
 ROWS_PER_GROUP = 4096
-ROWS_AT_ONCE, MOST_UNPACKED = 64, 2**28  # of a file of anybody; the second in bytes
-BYTES_OF_A_ROW = 512  # of Python, whatever is in it
-LISTS = (
-    pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
-    pa.types.is_list_view, pa.types.is_large_list_view,
-)  # fmt: skip
+TEXT, NUMBER = pa.string(), pa.float64()
+JSON = pa.json_()  # an object, which the file holds as text
 Row = TypeVar("Row")
 log = logging.getLogger(__name__)
 
@@ -128,47 +126,21 @@ def _missing(found: Sequence[Path]) -> list[str]:
     return sorted(wanted - {path.name for path in found})
 
 
-def read_foreign(path: Path, names: Collection[str]) -> pa.Table:
-    """The columns of these names of a file of anybody; all others are there, and empty.
+def read_foreign(path: Path, names: Collection[str]) -> list[dict[str, Any]]:
+    """The rows of a file of anybody, with the columns of these names; all others are None.
 
     Raises:
-        DataError: it cannot be read, has a column twice, or unpacks to a thousand times its size.
+        DataError: it cannot be read, or has a column twice.
     """
     try:
-        return _unpacked(path, names)
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(path)
+        there = file.schema_arrow.names
+        rows = file.read([name for name in there if name in names]).to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path}: no parquet file that can be read ({error})") from error
-
-
-def _unpacked(path: Path, names: Collection[str]) -> pa.Table:
-    most = max(MOST_UNPACKED, 1000 * path.stat().st_size)
-    file, batches = pq.ParquetFile(path), []
-    there = file.schema_arrow.names
     if twice := {name for name in there if there.count(name) > 1}:
         raise DataError(f"{path}: expected each column once, got {', '.join(twice)} twice")
-    total = file.metadata.num_rows * BYTES_OF_A_ROW
-    fields = [field for field in file.schema_arrow if field.name in names]
-    schema = pa.schema([field.with_type(_written_out(field.type)) for field in fields])
-    packed = file.iter_batches(batch_size=ROWS_AT_ONCE, columns=schema.names)
-    while total <= most and (batch := next(packed, None)) is not None:
-        batches.append(batch.cast(schema))
-        total += batches[-1].nbytes
-    if total > most:
-        raise DataError(f"{path}: expected rows of at most {most:,} bytes, got more")
-    read = pa.Table.from_batches(batches, schema)
-    nothing = pa.nulls(file.metadata.num_rows)
-    return pa.table({name: read[name] if name in names else nothing for name in there})
-
-
-def _written_out(kind: pa.DataType) -> pa.DataType:
-    """A type without dictionaries, by which a few bytes stand for many."""
-    if pa.types.is_dictionary(kind):
-        return _written_out(kind.value_type)
-    if any(is_one(kind) for is_one in LISTS):
-        return pa.list_(_written_out(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_written_out(field.type)) for field in kind])
-    return kind
+    return [dict.fromkeys(there) | row for row in rows]
 
 
 def has_manifest(path: str | Path) -> bool:
@@ -176,43 +148,99 @@ def has_manifest(path: str | Path) -> bool:
     return manifest_beside(path).is_file()
 
 
-def text_column(texts: Sequence[str]) -> pa.Array:
-    """A column of N texts, as strings or, where UTF-8 cannot hold them, as bytes."""
-    try:
-        return pa.array(texts, pa.string())
-    except UnicodeEncodeError:
-        return pa.array([text.encode("utf-8", "surrogatepass") for text in texts], pa.binary())
+@dataclass(frozen=True)
+class Format(Generic[Row]):
+    """How rows of one kind lie in files: a column for each of some fields.
+
+    Attributes:
+        kind: what the rows are, as in "trajectories" and "pairs"; readers refuse another kind.
+        version: of the schema of that kind; readers refuse another one.
+        columns: the types of the fields, `TEXT` and `JSON` among them, or lists of these.
+        make: a row of its fields.
+        fields_of: the fields of a row.
+    """
+
+    kind: str
+    version: int
+    columns: Mapping[str, pa.DataType]
+    make: Callable[..., Row]
+    fields_of: Callable[[Row], Mapping[str, Any]] = vars
+
+    def write(
+        self, path: str | Path, rows: Sequence[Row], facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Writes rows to one file; its manifest beside it records `facts` as well.
+
+        Raises:
+            DataError: a row holds what JSON cannot, such as NaN or an array.
+            DiskError: the file cannot be written.
+        """
+        write_table(path, self.table(rows), self.kind, self.version, facts)
+
+    def read(self, path: str | Path) -> list[Row]:
+        """The rows of a file, or of every `*.parquet` of a folder by name, verbatim.
+
+        Raises:
+            DataError: a file is missing, damaged (naming the row group) or of another schema.
+        """
+        table = read_table(path, self.kind, self.version)
+        with rows_of(path, self.kind):
+            columns = [_values(table[name], kind) for name, kind in self.columns.items()]
+            rows = zip(*columns, strict=True)
+            return [self.make(**dict(zip(self.columns, row, strict=True))) for row in rows]
+
+    def table(self, rows: Sequence[Row]) -> pa.Table:
+        """Rows in the columns of the schema."""
+        told = [self.fields_of(row) for row in rows]
+        return pa.table({
+            name: _column([fields[name] for fields in told], kind, name)
+            for name, kind in self.columns.items()
+        })  # fmt: skip
 
 
-def text_lists(rows: Sequence[Sequence[str]]) -> pa.Array:
-    """A column of N lists of texts."""
-    texts = text_column(flatten(rows))
-    offsets = np.cumsum([0, *map(len, rows)])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), texts)
+def _column(values: Sequence[Any], kind: pa.DataType, name: str) -> pa.Array:
+    """A column of values; texts that UTF-8 cannot hold make it one of bytes."""
+    if kind == JSON:
+        return _column([_as_json(value, name) for value in values], TEXT, name)
+    if kind == TEXT:
+        try:
+            return pa.array(values, TEXT)
+        except UnicodeEncodeError:
+            return pa.array([text.encode("utf-8", "surrogatepass") for text in values], pa.binary())
+    if pa.types.is_list(kind) and kind.value_type in (TEXT, JSON):
+        offsets = np.cumsum([0, *map(len, values)])
+        inner = _column(list(chain.from_iterable(values)), kind.value_type, name)
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner)
+    return pa.array(values, kind)
 
 
-def number_lists(rows: Sequence[Sequence[Any]], dtype: pa.DataType) -> pa.Array:
-    """A column of N lists of numbers, or of lists of them."""
-    return pa.array(list(rows), pa.list_(dtype))
-
-
-def flatten(rows: Iterable[Iterable[Any]]) -> list[Any]:
-    """The elements of all rows, one after another."""
-    return [value for row in rows for value in row]
-
-
-def to_python(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+def _values(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> list[Any]:
     """A column as Python values, lists as tuples; many times faster than `to_pylist`."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if pa.types.is_list(kind):
         offsets = column.offsets.to_numpy().tolist()
-        values = to_python(column.values)
-        return [tuple(values[a:b]) for a, b in zip(offsets, offsets[1:], strict=False)]
+        values = _values(column.values, kind.value_type)
+        return [tuple(values[a:b]) for a, b in pairwise(offsets)]
     values = column.to_numpy(zero_copy_only=False).tolist()
     if pa.types.is_binary(column.type):
-        return [value.decode("utf-8", "surrogatepass") for value in values]
-    return values
+        values = [value.decode("utf-8", "surrogatepass") for value in values]
+    return _parsed(values) if kind == JSON else values
+
+
+def _as_json(value: Any, name: str) -> str:
+    try:
+        return encode_json(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name}: expected what JSON can hold, {error}") from error
+
+
+def _parsed(texts: Sequence[str]) -> list[Mapping[str, Any]]:
+    # One document is parsed three times faster than its parts one by one.
+    found = json.loads(f"[{','.join(texts)}]")
+    if len(found) != len(texts) or not all(isinstance(value, dict) for value in found):
+        raise ValueError("expected a JSON object in each, got something else")
+    return found
 
 
 def _read_file(path: Path, kind: str, version: int) -> pa.Table:
@@ -259,8 +287,7 @@ def work_through(
     work: Sequence[Any],
     shard_size: int,
     make: Callable[[Sequence[Any], int], tuple[Sequence[Row], Mapping[str, float]]],
-    write: Callable[[Path, Sequence[Row], Mapping[str, Any]], None],
-    read: Callable[[Path], list[Row]],
+    rows_as: Format[Row],
     title: str,
 ) -> tuple[list[Row], Counter[str]]:
     """All rows of all shards, in order; makes those that are missing or damaged.
@@ -269,10 +296,9 @@ def work_through(
         folder: of the files; on a file system that all processes see.
         work: what the rows are made of, `shard_size` of them for each shard.
         make: takes the work of a shard, and its number; its rows, and a tally: numbers about how
-            they came to be.
-        write: takes the file, its rows, and facts for its manifest: the tally, so that it counts
-            whoever made them, and when.
-        read: the rows of a file; `DataError` where it is not whole.
+            they came to be. The manifest of the file keeps it, so that it counts whoever made
+            them, and when.
+        rows_as: how the files hold their rows.
 
     Returns:
         The rows, and the sum of the tallies.
@@ -293,20 +319,20 @@ def work_through(
 
         def missing() -> Iterator[tuple[Sequence[Any], int]]:
             for shard in shares:
-                if _is_whole(paths[shard], read):
+                if _is_whole(paths[shard], rows_as):
                     watch(shares.finish())
                 else:
                     yield parts[shard], shard
 
         made = distributed.made(make, missing(), lambda: watch(step.done))
         for shard, (rows, tally) in made:
-            write(paths[shard], rows, {"tally": tally})
+            rows_as.write(paths[shard], rows, {"tally": tally})
             watch(shares.finish())
         shares.wait(watch)
     total: Counter[str] = Counter()
     for path in paths:
         total.update(read_manifest(manifest_beside(path))["tally"])
-    return [row for path in paths for row in read(path)], total
+    return [row for path in paths for row in rows_as.read(path)], total
 
 
 def stop_if_requested(folder: Path) -> None:
@@ -317,11 +343,11 @@ def stop_if_requested(folder: Path) -> None:
         )
 
 
-def _is_whole(path: Path, read: Callable[[Path], list[Row]]) -> bool:
+def _is_whole(path: Path, rows_as: Format[Any]) -> bool:
     if not path.exists():
         return False
     try:
-        read(path)
+        rows_as.read(path)
     except DataError as error:
         log.warning("%s: is made again (%s)", path, error)
         return False

@@ -7,7 +7,6 @@ version 2: one row per pair, a column per field of `PreferencePair`, `state` as 
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,12 +17,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lactchain.data import parquet
-from lactchain.errors import DataError, NoPairsError
+from lactchain.data.parquet import JSON, NUMBER, TEXT, Format
+from lactchain.errors import NoPairsError
 from lactchain.functional.ties import levelled
 from lactchain.types import Action, Discount, PreferencePair
 
-KIND, VERSION = "pairs", 2
+_TOKENS, _NUMBERS = pa.list_(pa.int32()), pa.list_(NUMBER)
+PAIRS = Format(
+    "pairs",
+    2,
+    dict.fromkeys(["prompt", "chosen", "rejected", "sampled", "env_id"], TEXT)
+    | dict.fromkeys(["chosen_token_ids", "rejected_token_ids", "sampled_token_ids"], _TOKENS)
+    | dict.fromkeys(["chosen_logprobs", "rejected_logprobs", "sampled_logprobs"], _NUMBERS)
+    | dict.fromkeys(["chosen_value", "rejected_value", "chosen_return", "rejected_return"], NUMBER)
+    | {"seed": pa.uint64(), "state": JSON},
+    PreferencePair,
+)
 DROP_REASONS = {
     "non_finite": "an advantage or a return of the state's completions is NaN or infinite",
     "equal_text": "the state has no two completions that read differently",
@@ -214,7 +223,7 @@ def write_pairs(
         DataError: when a state holds what JSON cannot (NaN, an array).
         DiskError: when the file cannot be written.
     """
-    parquet.write_table(path, _to_table(pairs), KIND, VERSION, facts)
+    PAIRS.write(path, pairs, facts)
 
 
 def read_pairs(path: str | Path) -> list[PreferencePair]:
@@ -223,12 +232,7 @@ def read_pairs(path: str | Path) -> list[PreferencePair]:
     Raises:
         DataError: when a file is missing, damaged (naming the row group) or of another schema.
     """
-    table = parquet.read_table(path, KIND, VERSION)
-    with parquet.rows_of(path, KIND):
-        columns = {name: parquet.to_python(table[name]) for name in table.column_names}
-        columns["state"] = [json.loads(text) for text in columns["state"]]
-        rows = zip(*columns.values(), strict=True)
-        return [PreferencePair(**dict(zip(columns, row, strict=True))) for row in rows]
+    return PAIRS.read(path)
 
 
 @dataclass(frozen=True)
@@ -311,27 +315,3 @@ def _pair(
         seed=state.seed,
         state=state.state,
     )
-
-
-def _to_table(pairs: Sequence[PreferencePair]) -> pa.Table:
-    def of(name: str) -> list[Any]:
-        return [getattr(pair, name) for pair in pairs]
-
-    texts = ("prompt", "chosen", "rejected", "sampled", "env_id")
-    token_ids = ("chosen_token_ids", "rejected_token_ids", "sampled_token_ids")
-    logprobs = ("chosen_logprobs", "rejected_logprobs", "sampled_logprobs")
-    numbers = ("chosen_value", "rejected_value", "chosen_return", "rejected_return")
-    return pa.table(
-        {name: parquet.text_column(of(name)) for name in texts}
-        | {name: parquet.number_lists(of(name), pa.int32()) for name in token_ids}
-        | {name: parquet.number_lists(of(name), pa.float64()) for name in logprobs}
-        | {name: pa.array(of(name), pa.float64()) for name in numbers}
-        | {"seed": pa.array(of("seed"), pa.uint64()), "state": _state_column(of("state"))}
-    )
-
-
-def _state_column(states: Sequence[Mapping[str, Any]]) -> pa.Array:
-    try:
-        return parquet.text_column([parquet.encode_json(state) for state in states])
-    except (TypeError, ValueError) as error:
-        raise DataError(f"state of a pair: expected what JSON can hold, {error}") from error

@@ -26,7 +26,7 @@ from lactchain.data.evaluations import (
     time_metrics,
 )
 from lactchain.data.parquet import stop_if_requested, work_through
-from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.data.trajectories import TRAJECTORIES
 from lactchain.environments import faults
 from lactchain.environments.exact import goes_by_reward, shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
@@ -98,8 +98,7 @@ class Rollouts:
             before = self.tally.copy()
             return self.play(policy, part, folder), self.tally - before
 
-        files = write_trajectories, read_trajectories
-        return work_through(folder, episodes, shard_size, make, *files, title)
+        return work_through(folder, episodes, shard_size, make, TRAJECTORIES, title)
 
     def play(
         self, policy: Policy, episodes: Sequence[Episode], folder: Path = Path()

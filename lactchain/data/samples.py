@@ -8,8 +8,7 @@ that a killed run goes on, and so that people can read what was said.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,9 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from lactchain.data import parquet
 from lactchain.data.episodes import sampled_states
-from lactchain.data.parquet import stop_if_requested, work_through
+from lactchain.data.parquet import JSON, NUMBER, TEXT, Format, stop_if_requested, work_through
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
@@ -27,7 +25,6 @@ from lactchain.environments.views import State
 from lactchain.functional.random_streams import derive_seed
 from lactchain.types import Action, Policy, ask
 
-KIND, VERSION = "samples", 1
 BATCHES_PER_SHARD = 4
 NUM_STATES, BATCH = 128, 16  # that are asked, and compared with each other, where a policy reads
 
@@ -47,6 +44,31 @@ class Sample:
     observation: str
     action: Action
     is_chain: bool
+
+
+def _made(state: State, observation: str, completion: str, is_chain: bool, **how: Any) -> Sample:
+    return Sample(state, observation, Action(completion, **how), is_chain)
+
+
+def _columns_of(sample: Sample) -> dict[str, Any]:
+    return vars(sample) | vars(sample.action) | {"completion": sample.action.text}
+
+
+SAMPLES = Format(
+    "samples",
+    1,
+    {
+        "state": JSON,
+        "observation": TEXT,
+        "completion": TEXT,
+        "token_ids": pa.list_(pa.int32()),
+        "logprobs": pa.list_(NUMBER),
+        "stop_reason": TEXT,
+        "is_chain": pa.bool_(),
+    },
+    _made,
+    _columns_of,
+)
 
 
 def sample_completions(
@@ -73,48 +95,15 @@ def sample_completions(
         seeds = [derive_seed(seed, "sample", i) for i in rows]
         return _sample(policy, rollouts, part, seeds, Path(folder or "")), {}
 
-    rows, files = range(num_samples), (write_samples, read_samples)
     if folder is None:
-        return make(rows)[0]
-    return work_through(Path(folder), rows, shard_size, make, *files, "samples")[0]
+        return make(range(num_samples))[0]
+    rows = range(num_samples)
+    return work_through(Path(folder), rows, shard_size, make, SAMPLES, "samples")[0]
 
 
 def invalid_rate(samples: Sequence[Sample]) -> float:
     """Share of completions that are no chains."""
     return sum(not sample.is_chain for sample in samples) / len(samples)
-
-
-def write_samples(
-    path: str | Path, samples: Sequence[Sample], facts: Mapping[str, Any] | None = None
-) -> None:
-    """Writes samples to one parquet file, and its manifest; `DiskError` where that fails."""
-    actions = [sample.action for sample in samples]
-    table = pa.table({
-        "state": parquet.text_column([json.dumps(sample.state) for sample in samples]),
-        "observation": parquet.text_column([sample.observation for sample in samples]),
-        "completion": parquet.text_column([action.text for action in actions]),
-        "token_ids": parquet.number_lists([action.token_ids for action in actions], pa.int32()),
-        "logprobs": parquet.number_lists([action.logprobs for action in actions], pa.float64()),
-        "stop_reason": parquet.text_column([action.stop_reason for action in actions]),
-        "is_chain": pa.array([sample.is_chain for sample in samples], pa.bool_()),
-    })  # fmt: skip
-    parquet.write_table(path, table, KIND, VERSION, facts)
-
-
-def read_samples(path: str | Path) -> list[Sample]:
-    """Reads the samples of a file, or of every `*.parquet` of a folder by name, verbatim.
-
-    Raises:
-        DataError: a file is missing, damaged or of another schema.
-    """
-    table = parquet.read_table(path, KIND, VERSION)
-    with parquet.rows_of(path, KIND):
-        columns = [parquet.to_python(table[name]) for name in table.column_names]
-        states = {text: json.loads(text) for text in dict.fromkeys(columns[0])}
-        return [
-            Sample(states[state], observation, Action(*action), is_chain)
-            for state, observation, *action, is_chain in zip(*columns, strict=True)
-        ]
 
 
 def _sample(

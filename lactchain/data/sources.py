@@ -15,31 +15,34 @@ decisions:
 | success | optional: whether it ended well |
 """  # noqa: E501
 
+import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lactchain import plugins
 from lactchain.data import parquet
+from lactchain.data.parquet import JSON, NUMBER, TEXT
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import COLUMNS, from_foreign, plain_infos, read_trajectories
+from lactchain.data.trajectories import TRAJECTORIES, episode_of, plain_infos, read_trajectories
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.errors import DataError
-from lactchain.storage.files import parse_json_lines, read_json
-from lactchain.storage.manifests import RUN_FILE, is_run, run_around
+from lactchain.storage.files import parse_json_lines
+from lactchain.storage.manifests import RUN_FILE, run_around
 from lactchain.storage.results import result_of
 from lactchain.types import Action, Conversation, PreferencePair, Trajectory
 
 Row = Mapping[str, Any]
+Read = TypeVar("Read", PreferencePair, Trajectory)
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json")
 LAST_TURN = "\n\nAssistant:"
+ROUNDING = 1e-3  # by which the logarithm of a probability may be above 0
 _DESCRIBES = re.compile(r"(dataset_(info|infos|dict)|state|metadata|.*config.*)\.json")
 _SHARD = re.compile(r"-\d+-of-\d+.*")
 _SPLIT = re.compile(
@@ -51,8 +54,14 @@ _SPLIT = re.compile(
 log = logging.getLogger(__name__)
 
 PAIR_COLUMNS = ("prompt", "chosen", "rejected")
-EPISODE_COLUMNS = ("observations", "completions", "rewards", "terminated")
-READ = {*PAIR_COLUMNS, *EPISODE_COLUMNS, "success"}
+EPISODE_COLUMNS = {
+    "observations": pa.list_(TEXT),
+    "completions": pa.list_(TEXT),
+    "rewards": pa.list_(NUMBER),
+    "terminated": pa.bool_(),
+}
+TYPES = {TEXT: (str, "texts"), JSON: (str, "texts"), NUMBER: (int | float, "numbers")}
+READ = {*PAIR_COLUMNS, *EPISODE_COLUMNS, "success", *TRAJECTORIES.columns}
 
 
 def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[PreferencePair]:
@@ -62,12 +71,7 @@ def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[Prefere
         env: to learn in: pairs in states that it holds back are a `DataError` as well.
     """
     place = result_of(path, "pairs")
-    rows = _foreign_rows(place, "chosen_token_ids")
-    if rows is None:
-        pairs = read_pairs(place)
-    else:
-        pairs = [pair_of(row, f"{place}: row {i}") for i, row in enumerate(rows)]
-    _check_some(pairs, place, "pairs")
+    pairs = _read(place, "pairs", read_pairs, lambda row, name, _: pair_of(row, name))
     _check_practised(env, (pair.state for pair in pairs), path)
     return pairs
 
@@ -75,34 +79,38 @@ def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[Prefere
 def open_trajectories(path: str | Path, env: LanguageEnv | None = None) -> list[Trajectory]:
     """Episodes of our files, of Minari, or of a data set with the columns of `EPISODE_COLUMNS`.
 
-    Files of ours are held against their manifests, where these are still there. `DataError` names
+    Others may have written ours as well, or copied them without their manifests. `DataError` names
     what is missing or damaged: a file, a column, a row that is no episode.
 
     Args:
         env: to learn in: decisions in states that it holds back are a `DataError` as well.
     """
     place = result_of(path, "trajectories")
-    episodes = _episodes_in(place)
-    _check_some(episodes, place, "episodes")
+    if (place / "data" / "metadata.json").is_file():
+        episodes = plugins.required("minari", str(place)).read_minari(place)
+    else:
+        episodes = _read(place, "episodes", read_trajectories, _episode)
     _check_practised(env, (info.get("state") for e in episodes for info in e.infos[:-1]), path)
     return episodes
 
 
-def _check_some(rows: Sequence[Any], place: Path, what: str) -> None:
-    if not rows:
+def _read(
+    place: Path,
+    what: str,
+    read_ours: Callable[[Path], list[Read]],
+    read_row: Callable[[Row, str, int], Read],
+) -> list[Read]:
+    """What our files hold, by their own reader, or each row of anybody's, its name and number."""
+    is_saved = any((place / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    files = [] if is_saved else _files(place)
+    if any(map(_is_ours, files)):  # one that has lost its manifest is refused
+        found = [row for file in files for row in read_ours(file)]
+    else:
+        rows = _saved(place) if is_saved else [row for file in files for row in _rows_in(file)]
+        found = [read_row(row, f"{place}: row {n}", n) for n, row in enumerate(rows)]
+    if not found:
         raise DataError(f"{place}: expected {what} to learn from, found none; name other data")
-
-
-def _episodes_in(path: Path) -> list[Trajectory]:
-    if (path / "data" / "metadata.json").is_file():
-        return plugins.required("minari", str(path)).read_minari(path)
-    rows = _foreign_rows(path, "stop_reasons")
-    if rows is None:
-        return [episode for file in _files(path) for episode in _read_file(file)]
-    if rows and rows[0].keys() >= set(COLUMNS):
-        library = plugins.required("datasets", str(path))
-        return library.from_dataset(library.saved_dataset(path))
-    return [_episode(row, f"{path}: row {i}", i) for i, row in enumerate(rows)]
+    return found
 
 
 def _check_practised(
@@ -127,35 +135,99 @@ def _check_practised(
             )
 
 
+# --- files ---
+
+
 def _files(path: Path) -> list[Path]:
-    """A file, or every `*.parquet` of a folder; of a data set those of its folders as well.
+    """The files that hold the rows of a data set, of its training split where it has several.
 
     What holds runs is no data set: files of many kinds are in their folders. Of each folder the
     numbered files must all be there.
     """
-    found = _inside(path, "*.parquet")
-    if not found or any(path.rglob(RUN_FILE)):
+    if path.is_file():
+        if path.suffix.lower() in SUFFIXES:
+            return [path]
+        raise DataError(
+            f"{path}: expected a file that ends in {', '.join(SUFFIXES)}, or a folder of them; "
+            "write each row as a JSON object on a line of its own"
+        )
+    if any(path.rglob(RUN_FILE)):
         return parquet.files(path)
-    return [file for folder in {file.parent: 0 for file in found} for file in parquet.files(folder)]
+    tables = _inside(path, "*.parquet")
+    lines = [*_inside(path, "*.jsonl"), *_inside(path, "*.ndjson")]
+    if lines and tables:
+        named = f"{lines[0].name} and {tables[0].name}"
+        raise DataError(f"{path}: expected files of one kind, got {named}")
+    others = [file for file in sorted(path.glob("*.json")) if not _DESCRIBES.match(file.name)]
+    for folder in {file.parent for file in tables}:
+        parquet.files(folder)
+    return _of_one_split(path, tables or lines or others or parquet.files(path))
 
 
 def _inside(path: Path, pattern: str) -> list[Path]:
     """Files at any depth by name, but not in hidden folders: copies of editors lie there."""
-    found = sorted(path.rglob(pattern))
+    found = [file for file in sorted(path.rglob(pattern)) if file.is_file()]
     return [f for f in found if not any(p.startswith(".") for p in f.relative_to(path).parts)]
-
-
-def _read_file(file: Path) -> list[Trajectory]:
-    """A file that must have had a manifest is refused without it."""
-    if _is_ours(file):
-        return read_trajectories(file)
-    return from_foreign(parquet.read_foreign(file, COLUMNS), file)
 
 
 def _is_ours(file: Path) -> bool:
     """Whether a manifest vouches for it, or should: others beside have one, or it is of a run."""
+    if file.suffix.lower() != ".parquet":
+        return False
     has_others = any(file.parent.glob("*-of-*.manifest"))
     return parquet.has_manifest(file) or has_others or run_around(file) is not None
+
+
+def _rows_in(file: Path) -> list[Row]:
+    if file.suffix.lower() == ".parquet":
+        return parquet.read_foreign(file, READ)
+    return parse_json_lines(file, file.read_bytes())
+
+
+def _saved(folder: Path) -> list[Row]:
+    """What `Dataset.save_to_disk` wrote into a folder, or `DatasetDict.save_to_disk`."""
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        found = load_from_disk(str(folder))
+        if isinstance(found, DatasetDict):
+            found = found[_training_split(folder, found)]
+        return found.to_list()
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DataError(f"{folder}: damaged: {error}") from error
+
+
+def _of_one_split(path: Path, files: Sequence[Path]) -> list[Path]:
+    """Those of the split that is for training, where the names of files or folders tell splits."""
+    splits: dict[str, list[Path]] = {}
+    for file in files:
+        name = _split_of(file.relative_to(path)) if path.is_dir() else ""
+        splits.setdefault(name, []).append(file)
+    return list(files) if len(splits) < 2 else splits[_training_split(path, splits)]
+
+
+def _split_of(file: Path) -> str:
+    """The split that a name tells, as data/train_prefs-00000-of-00001.parquet train_prefs."""
+    names = [_SHARD.sub("", file.stem), *(part for part in reversed(file.parent.parts))]
+    return next((name for name in names if _SPLIT.search(name)), "")
+
+
+def _training_split(path: Path, splits: Any) -> str:
+    """The one that is for training, or the only one; `DataError` where neither is."""
+    names = sorted(splits) if isinstance(splits, Iterable) else []
+    if len(names) == 1:
+        return names[0]
+    if training := [name for name in names if name in ("train", "training")]:
+        left = ", ".join(name or "others" for name in names if name != training[0])
+        log.info("%s: the split %s is read, %s is not", path, training[0], left)
+        return training[0]
+    raise DataError(
+        f"{path}: expected one split, got {', '.join(name or 'others' for name in names)}; give the"
+        " file or the folder of one"
+    )
+
+
+# --- rows ---
 
 
 def pair_of(row: Row, name: str) -> PreferencePair:
@@ -211,46 +283,72 @@ def _spoken(said: Any, name: str) -> str | Conversation:
 
 
 def _episode(row: Row, name: str, number: int) -> Trajectory:
-    _require(row, EPISODE_COLUMNS, name)
-    for column, of, kind in (
-        ("observations", str, "a list of texts"),
-        ("completions", str, "a list of texts"),
-        ("rewards", int | float, "a list of numbers"),
-    ):
-        cells = row[column]
-        if not isinstance(cells, list | tuple) or not all(_is(cell, of) for cell in cells):
-            raise DataError(f"{name}: {column}: expected {kind}, got {_shown(cells)}")
-    terminated, success = (_flag(row, column, name) for column in ("terminated", "success"))
-    observations, completions = tuple(row["observations"]), tuple(row["completions"])
-    if terminated and len(observations) == len(completions):
-        observations = (*observations, "")
+    """An episode of a row in our columns, or in those of `EPISODE_COLUMNS`."""
+    is_ours = "stop_reasons" in row
+    columns = TRAJECTORIES.columns if is_ours else EPISODE_COLUMNS
+    _require(row, tuple(columns), name)
     try:
-        rewards = tuple(map(float, row["rewards"]))
+        cells = {c: _cell(row[c], kind, f"{name}: {c}") for c, kind in columns.items()}
+        if is_ours:
+            return _with_likely_tokens(episode_of(**cells), name)
+        success = row.get("success")
+        if success is not None:
+            success = _cell(success, pa.bool_(), f"{name}: success")
+        observations, completions = cells["observations"], cells["completions"]
+        if cells["terminated"] and len(observations) == len(completions):
+            observations = (*observations, "")
         return Trajectory(
             env_id="",
             seed=number,
             observations=observations,
             actions=tuple(map(Action, completions)),
-            rewards=rewards,
-            infos=plain_infos(completions, rewards, success),
-            terminated=terminated,
-            truncated=not terminated,
+            rewards=cells["rewards"],
+            infos=plain_infos(completions, cells["rewards"], success),
+            terminated=cells["terminated"],
+            truncated=not cells["terminated"],
         )
     except (ValueError, OverflowError) as error:
         raise DataError(f"{name} is no episode: {error}") from error
 
 
-def _flag(row: Row, column: str, name: str) -> bool | None:
-    """True or false, also as 1 and 0; None where there is none. The text "false" is neither."""
-    value = row.get(column)
-    if value is not None and not (isinstance(value, int) and value in (0, 1)):
-        raise DataError(f"{name}: {column}: expected true or false, got {_shown(value)}")
-    return None if value is None else bool(value)
+def _with_likely_tokens(episode: Trajectory, name: str) -> Trajectory:
+    for action in episode.actions:
+        fits = len(action.logprobs) in (0, len(action.token_ids))
+        fits &= all(p <= ROUNDING for p in action.logprobs)
+        if not fits or min(action.token_ids, default=0) < 0:
+            raise DataError(
+                f"{name}: expected token ids from 0 on, and a log-probability, at most 0, for each"
+                f" or for none, got {action.token_ids} and {action.logprobs}"
+            )
+    return episode
 
 
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a kind; true and false are no numbers."""
-    return isinstance(value, kind) and not isinstance(value, bool)
+def _cell(value: Any, kind: pa.DataType, name: str) -> Any:
+    """A value of a column of some type, lists as tuples; the text "false" is no truth value."""
+    if pa.types.is_list(kind):
+        if not isinstance(value, list | tuple):
+            raise DataError(f"{name}: expected a list, got {_shown(value)}")
+        return tuple(_cell(one, kind.value_type, name) for one in value)
+    if kind == pa.bool_():
+        if not isinstance(value, int) or value not in (0, 1):
+            raise DataError(f"{name}: expected true or false, got {_shown(value)}")
+        return bool(value)
+    types, words = TYPES.get(kind, (int, "whole numbers"))
+    if isinstance(value, bool) or not isinstance(value, types):
+        raise DataError(f"{name}: expected {words}, got {_shown(value)}")
+    if kind == JSON:
+        return _object(value, name)
+    return float(value) if kind == NUMBER else value
+
+
+def _object(text: str, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{name}: expected JSON, {error}") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{name}: expected a JSON object, got {_shown(found)}")
+    return found
 
 
 def _shown(value: Any) -> str:
@@ -265,74 +363,3 @@ def _require(row: Row, columns: Sequence[str], name: str, optional: str = "") ->
             f"{name}: expected {', '.join(columns)}, got {', '.join(row)}; {', '.join(missing)} "
             "missing, rename or add the columns"
         )
-
-
-def _foreign_rows(path: Path, our_column: str) -> list[Row] | None:
-    """The rows of a data set that is not ours; None where our own reader should look."""
-    if is_run(path):
-        return None
-    if (path / "dataset_dict.json").is_file():
-        path = path / _training_split(path, read_json(path / "dataset_dict.json").get("splits"))
-    if (path / "state.json").is_file():
-        return plugins.required("datasets", str(path)).saved_dataset(path).to_list()
-    if path.is_file() and path.suffix.lower() not in SUFFIXES:
-        raise DataError(
-            f"{path}: expected a file that ends in {', '.join(SUFFIXES)}, or a folder of them; "
-            "write each row as a JSON object on a line of its own"
-        )
-    files = _of_one_split(path, _rows_files(path))
-    if not files or files[0].suffix.lower() in SUFFIXES[1:]:
-        texts = [(file, file.read_bytes()) for file in files]
-        rows = [row for file, content in texts for row in parse_json_lines(file, content)]
-        return rows if files else None
-    try:
-        if our_column in pq.ParquetFile(files[0]).schema_arrow.names:
-            return None
-    except (pa.ArrowException, OSError) as error:
-        if _is_ours(files[0]):
-            return None
-        raise DataError(f"{files[0]}: no parquet file that can be read ({error})") from error
-    return [row for file in files for row in parquet.read_foreign(file, READ).to_pylist()]
-
-
-def _rows_files(path: Path) -> list[Path]:
-    """The files that hold the rows of a data set; what describes them is not among these."""
-    if not path.is_dir():
-        return [path] if path.is_file() else []
-    lines = [f for n in ("*.jsonl", "*.ndjson") for f in _inside(path, n) if f.is_file()]
-    tables = _files(path) if _inside(path, "*.parquet") else []
-    if lines and tables:
-        named = f"{lines[0].name} and {tables[0].name}"
-        raise DataError(f"{path}: expected files of one kind, got {named}")
-    others = [file for file in sorted(path.glob("*.json")) if not _DESCRIBES.match(file.name)]
-    return tables or lines or others
-
-
-def _of_one_split(path: Path, files: Sequence[Path]) -> list[Path]:
-    """Those of the split that is for training, where the names of files or folders tell splits."""
-    splits: dict[str, list[Path]] = {}
-    for file in files:
-        name = _split_of(file.relative_to(path)) if path.is_dir() else ""
-        splits.setdefault(name, []).append(file)
-    return list(files) if len(splits) < 2 else splits[_training_split(path, splits)]
-
-
-def _split_of(file: Path) -> str:
-    """The split that a name tells, as data/train_prefs-00000-of-00001.parquet train_prefs."""
-    names = [_SHARD.sub("", file.stem), *(part for part in reversed(file.parent.parts))]
-    return next((name for name in names if _SPLIT.search(name)), "")
-
-
-def _training_split(path: Path, splits: Any) -> str:
-    """The one that is for training, or the only one; `DataError` where neither is."""
-    names = sorted(splits) if isinstance(splits, Iterable) else []
-    if len(names) == 1:
-        return names[0]
-    if training := [name for name in names if name in ("train", "training")]:
-        left = ", ".join(name or "others" for name in names if name != training[0])
-        log.info("%s: the split %s is read, %s is not", path, training[0], left)
-        return training[0]
-    raise DataError(
-        f"{path}: expected one split, got {', '.join(name or 'others' for name in names)}; give the"
-        " file or the folder of one"
-    )

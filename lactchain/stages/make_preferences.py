@@ -24,12 +24,11 @@ from lactchain.data.evaluations import time_metrics
 from lactchain.data.parquet import work_through
 from lactchain.data.preferences import (
     DROP_REASONS,
+    PAIRS,
     Candidates,
     is_flat,
     make_pairs,
-    read_pairs,
     require_pairs,
-    write_pairs,
 )
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.sources import open_trajectories
@@ -182,8 +181,8 @@ def make_preferences(
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
     with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
-        size, files = settings.states_per_shard, (write_pairs, read_pairs)
-        pairs, tally = work_through(Path(place), states, size, make, *files, "preference pairs")
+        size, title = settings.states_per_shard, "preference pairs"
+        pairs, tally = work_through(Path(place), states, size, make, PAIRS, title)
     dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
     require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
     figures = _figures(pairs, tally, len(states)) | time_metrics(tally)

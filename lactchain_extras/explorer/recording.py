@@ -27,7 +27,7 @@ from lactchain.data.evaluations import read_episodes, read_values
 from lactchain.data.exact_values import can_enumerate
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.samples import read_samples
+from lactchain.data.samples import SAMPLES
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments import chance
 from lactchain.environments.exact import optimal_values
@@ -239,7 +239,7 @@ def find_candidates(texts: Sequence[str], stage: Path) -> list[list[Candidate]]:
     sampled: defaultdict[str, list[Action]] = defaultdict(list)
     pairs: defaultdict[str, list[PreferencePair]] = defaultdict(list)
     if (folder := stage / "evaluation/samples").is_dir():  # none where num_samples is 0
-        for sample in read_samples(folder):
+        for sample in SAMPLES.read(folder):
             sampled[sample.observation].append(sample.action)
     if (folder := stage / "simpo/pairs").is_dir():
         for pair in read_pairs(folder):
