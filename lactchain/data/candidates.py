@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from lactchain.data.chain_values import ChainWorth, Plays, is_known, rewards_of, scores_of
+from lactchain.data.chain_values import ChainWorth, Plays, is_known
 from lactchain.data.episodes import RecordedText, state_of
 from lactchain.data.preferences import Candidates
 from lactchain.data.rollouts import Rollouts
@@ -16,7 +16,7 @@ from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.functional.random_streams import derive_seed
-from lactchain.types import Action, Critic, Discount, Policy, Trajectory
+from lactchain.types import Action, Critic, Discount, Policy
 
 
 def sample_candidates(
@@ -54,21 +54,18 @@ def sample_candidates(
     seeds = [derive_seed(seed, i, k) for i in range(len(states)) for k in range(num_candidates)]
     with rollouts.measure("generate"):
         own = policy.act(repeated, seeds)
-        asked = _Asked(rollouts.env, repeated, seeds, list(own), num_candidates)
-        asked.where_silent(legal)
-        asked.where_sure(explorers)
-    plays = Plays(rollouts, [s for s in states for _ in range(num_candidates)], asked.actions, seed)
+        actions = _explored(rollouts.env, repeated, seeds, own, num_candidates, explorers, legal)
+    plays = Plays(rollouts, [s for s in states for _ in range(num_candidates)], actions, seed)
     is_chain = np.array([not outcome.infos[1]["invalid_action"] for outcome in plays.first])
     is_chain = is_chain.reshape(len(states), num_candidates)
     returns, advantages = _worth(plays, repeated, is_chain, critic)
-    scores = [()] * len(states) if advantages is None else advantages.reshape(is_chain.shape)
     rows = [slice(i * num_candidates, (i + 1) * num_candidates) for i in range(len(states))]
     return [
         Candidates(
             observation=observations[i],
-            actions=tuple(asked.actions[rows[i]]),
+            actions=tuple(actions[rows[i]]),
             returns=tuple(returns[rows[i]].tolist()),
-            advantages=tuple(map(float, scores[i])),
+            advantages=() if advantages is None else tuple(map(float, advantages[rows[i]])),
             is_chain=tuple(is_chain[i].tolist()),
             env_id=rollouts.config.id,
             seed=seed,
@@ -92,85 +89,65 @@ def _worth(
     discount = Discount(FAR_SIGHTED)
     if critic is not None:
         discount = Discount(critic.gamma, critic.discount_per)
-    rollouts, returns = plays.rollouts, rewards_of(plays.first, discount)
-    if plays.throw_dice():
-        worth = ChainWorth(rollouts, critic, discount)
-        if is_known(rollouts, plays.states):
-            means = worth.expected(plays.states, plays.first)
-        else:
-            means = plays.means(is_chain.shape[1], worth.of)
-        returns, scores = means.T
-        if worth.by_value:
-            return returns, scores - worth.values(observations)
+    worth = ChainWorth(plays.rollouts, critic, discount)
+    if not plays.throw_dice():
+        if worth.by_value:  # all at once: batches are full then
+            worth.values([*observations, *(play.observations[1] for play in plays.first)])
+        returns, scores = worth.of(plays.first).T
+    elif is_known(plays.rollouts, plays.states):
+        returns, scores = worth.expected(plays.states, plays.first).T
+    else:
+        returns, scores = plays.means(is_chain.shape[1], worth.of).T
     if critic is None:
         return returns, None
-    with rollouts.measure("score"):
-        return returns, _advantages(critic, observations, plays.first, returns, is_chain, discount)
+    if worth.by_value:
+        return returns, scores - worth.values(observations)
+    with plays.rollouts.measure("score"):
+        q = critic.values(observations, [action.text for action in plays.actions])
+    q, weights = q.reshape(is_chain.shape), is_chain | ~is_chain.any(axis=1, keepdims=True)
+    return returns, (q - np.average(q, axis=1, weights=weights, keepdims=True)).ravel()
 
 
-class _Asked:
-    """K completions to each of some states, of which others than the policy may give some.
+def _explored(
+    env: LanguageEnv,
+    observations: Sequence[str],
+    seeds: Sequence[int],
+    own: Sequence[Action],
+    count: int,
+    explorers: Sequence[Policy],
+    legal: Sequence[Policy],
+) -> list[Action]:
+    """A policy's `count` completions to each state, with those that others give in their place."""
+    actions, states = list(own), [range(i, i + count) for i in range(0, len(own), count)]
 
-    Attributes:
-        actions: S * K, a state's in a row.
-    """
+    @cache
+    def chain(text: str) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+        reading = env.read(text)
+        return (reading.actions, reading.utterances) if isinstance(reading, Chain) else None
 
-    def __init__(
-        self,
-        env: LanguageEnv,
-        observations: Sequence[str],
-        seeds: Sequence[int],
-        actions: list[Action],
-        count: int,
-    ) -> None:
-        self.actions, self._observations, self._seeds = actions, observations, seeds
-        self._states = [range(i, i + count) for i in range(0, len(actions), count)]
-
-        @cache
-        def chain(text: str) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
-            reading = env.read(text)
-            return (reading.actions, reading.utterances) if isinstance(reading, Chain) else None
-
-        self._chain = chain
-
-    def where_silent(self, policies: Sequence[Policy]) -> None:
-        """Has all but the first no-chain replaced, in states without two different chains."""
-        silent = [[row for row in rows if self._read(row) is None][1:] for rows in self._states]
-        self._explore(policies, silent, "legal")
-
-    def where_sure(self, policies: Sequence[Policy]) -> None:
-        """Has all but the first completion replaced, in states where all of them read the same."""
-        texts = (
-            {self._read(row) or self.actions[row].text for row in rows} for rows in self._states
-        )
-        sure = [
-            rows[1:] if len(read) == 1 else []
-            for rows, read in zip(self._states, texts, strict=True)
-        ]
-        self._explore(policies, sure)
-
-    def _explore(
-        self, policies: Sequence[Policy], wanted: Sequence[Sequence[int]], *stream: str
-    ) -> None:
-        """Asks policies in turn for rows of each state, until that has two different chains."""
+    def ask(policies: Sequence[Policy], places: Sequence[Sequence[int]], *stream: str) -> None:
+        """Asks policies in turn for places of each state, until that has two different chains."""
         for number, policy in enumerate(policies, 1):
             rows = [
                 row
-                for state, some in zip(self._states, wanted, strict=True)
-                if len({self._read(row) for row in state} - {None}) < 2
+                for state, some in zip(states, places, strict=True)
+                if len({chain(actions[row].text) for row in state} - {None}) < 2
                 for row in some
             ]
             if not rows:
                 return
             found = policy.act(
-                [self._observations[row] for row in rows],
-                [derive_seed(self._seeds[row], number, *stream) for row in rows],
+                [observations[row] for row in rows],
+                [derive_seed(seeds[row], number, *stream) for row in rows],
             )
             for row, action in zip(rows, found, strict=True):
-                self.actions[row] = action
+                actions[row] = action
 
-    def _read(self, row: int) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
-        return self._chain(self.actions[row].text)
+    silent = [[row for row in rows if not chain(actions[row].text)] for rows in states]
+    ask(legal, [rows[1:] for rows in silent], "legal")
+    readings = [{chain(actions[row].text) or actions[row].text for row in rows} for rows in states]
+    ask(explorers, [r[1:] if len(s) == 1 else [] for r, s in zip(states, readings, strict=True)])
+    return actions
 
 
 def some_after_completion(
@@ -198,26 +175,3 @@ def some_after_completion(
             told.setdefault(after[i], []).append(state)
     asked = {text: RecordedText(text, tuple(found)) for text, found in told.items()}
     return [asked[after[i]] if i in after else state for i, state in enumerate(states)]
-
-
-def _advantages(
-    critic: Critic,
-    before: Sequence[str],
-    outcomes: Sequence[Trajectory],
-    returns: np.ndarray,
-    is_chain: np.ndarray,
-    discount: Discount,
-) -> np.ndarray:
-    """Advantages (S, K) of single-decision episodes, whose S * K first texts were `before`.
-
-    Args:
-        is_chain: (S, K) which completions are chains; where none is, the mean is over all.
-    """
-    shape = is_chain.shape
-    if critic.mode == "action_value":
-        q = critic.values(before, [outcome.actions[0].text for outcome in outcomes]).reshape(shape)
-        weights = is_chain | ~is_chain.any(axis=1, keepdims=True)
-        return q - np.average(q, axis=1, weights=weights, keepdims=True)
-    values = critic.values([*before, *(outcome.observations[1] for outcome in outcomes)])
-    now, after = np.split(values, [len(before)])
-    return (scores_of(outcomes, returns, after, discount) - now).reshape(shape)

@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,14 +44,12 @@ Worth = Callable[[Sequence[Trajectory]], np.ndarray]
 Values = Callable[[Sequence[str]], np.ndarray]
 """V (B,) of B texts."""
 
-Texts = dict[tuple[str, bool], str]
-"""The texts of states, behind a chain that left one as it was and behind others."""
-
 
 class ChainWorth:
-    """What single decisions are worth: what they earn, and their scores.
+    """What single decisions earn, and what they are ranked by, both (B, 2).
 
-    Scores are by a critic V(s), which is asked for each text once; else they are what is earned.
+    That is r + γ^k V(next state) by a critic V(s), which is asked for each text once; else it is
+    what they earn.
     """
 
     def __init__(self, rollouts: Rollouts, critic: Critic | None, discount: Discount) -> None:
@@ -59,11 +58,20 @@ class ChainWorth:
         self._known: dict[str, float] = {}
 
     def of(self, outcomes: Sequence[Trajectory]) -> np.ndarray:
-        """Of B decisions that were played (B, 2): what they earned, and their scores."""
-        scores = earned = rewards_of(outcomes, self.discount)
-        if self.by_value:
-            after = self.values([outcome.observations[1] for outcome in outcomes])
-            scores = scores_of(outcomes, earned, after, self.discount)
+        """Of B decisions, by what came out of them."""
+        gamma, per = self.discount.gamma, self.discount.per
+        earned = np.array([outcome.chain_rewards(gamma, per)[0] for outcome in outcomes])
+        if not self.by_value:
+            return np.stack([earned, earned], axis=1)
+        scores = chain_advantages(
+            rewards=earned,
+            num_actions=np.array([outcome.num_actions[0] for outcome in outcomes]),
+            values=np.zeros(len(earned)),
+            next_values=self.values([outcome.observations[1] for outcome in outcomes]),
+            terminated=np.array([outcome.terminated for outcome in outcomes]),
+            gamma=gamma,
+            discount_per=per,
+        )
         return np.stack([earned, scores], axis=1)
 
     def expected(
@@ -89,26 +97,6 @@ class ChainWorth:
             with self.rollouts.measure("score"):
                 self._known |= dict(zip(new, self.critic.values(new), strict=True))
         return np.array([self._known[text] for text in texts])
-
-
-def rewards_of(outcomes: Sequence[Trajectory], discount: Discount) -> np.ndarray:
-    """Discounted rewards (B,) of single decisions."""
-    return np.array([o.chain_rewards(discount.gamma, discount.per)[0] for o in outcomes])
-
-
-def scores_of(
-    outcomes: Sequence[Trajectory], earned: np.ndarray, next_values: np.ndarray, discount: Discount
-) -> np.ndarray:
-    """Scores (B,) of single decisions: their rewards, and V of the texts after, discounted."""
-    return chain_advantages(
-        rewards=earned,
-        num_actions=np.array([outcome.num_actions[0] for outcome in outcomes]),
-        values=np.zeros(len(earned)),
-        next_values=next_values,
-        terminated=np.array([outcome.terminated for outcome in outcomes]),
-        gamma=discount.gamma,
-        discount_per=discount.per,
-    )
 
 
 def is_known(rollouts: Rollouts, states: Sequence[State | RecordedText]) -> bool:
@@ -167,26 +155,24 @@ def _by_outcomes(
     """
     keys = [(str(state), tuple(chain)) for state, chain in zip(states, chains, strict=True)]
     decisions = dict(zip(keys, zip(states, chains, strict=True), strict=True))
-    texts: Texts = {}
-    ends = {key: _ends(env, *each, discount.inside, texts) for key, each in decisions.items()}
+    ends = {key: _ends(env, *decision, discount.inside) for key, decision in decisions.items()}
+    after = {(str(state), bumped): state for of in ends.values() for *_, state, bumped in of}
+    texts = {key: _text(env, state, key[1]) for key, state in after.items() if state is not None}
     distinct = list(dict.fromkeys(texts.values()))
     known = {} if values is None else dict(zip(distinct, values(distinct), strict=True))
     worth = {}
     for key, outcomes in ends.items():
-        earned = sum(p * rewards for p, rewards, _ in outcomes) - env.chain_cost
-        after = sum(p * known.get(text, 0.0) for p, _, text in outcomes)
-        worth[key] = earned, earned + discount.after(len(key[1])) * after
+        earned = sum(p * rewards for p, rewards, *_ in outcomes) - env.chain_cost
+        reached = ((p, texts.get((str(state), bumped))) for p, _, state, bumped in outcomes)
+        following = sum(p * known.get(text, 0.0) for p, text in reached)
+        worth[key] = earned, earned + discount.after(len(key[1])) * following
     return np.array([worth[key] for key in keys])
 
 
 def _ends(
-    env: LanguageEnv, state: State, chain: Sequence[int], gamma: float, texts: Texts
-) -> list[tuple[float, float, str | None]]:
-    """All that may come of a chain: probability, rewards and text, none where it is over.
-
-    Args:
-        texts: new ones are added to it.
-    """
+    env: LanguageEnv, state: State, chain: Sequence[int], gamma: float
+) -> list[tuple[float, float, State | None, bool]]:
+    """All that may come of a chain: probability, rewards, state (None: over), and if it bumped."""
     paths: list[tuple[float, float, State | None, bool]] = [(1.0, 0.0, state, False)]
     for step, action in enumerate(chain):
         over, going = [path for path in paths if path[2] is None], []
@@ -196,16 +182,11 @@ def _ends(
                 earned = rewards + gamma**step * reward
                 going.append((probability * share, earned, after, bumped or after == before))
         paths = over + going
-    return [(p, rewards, _text(env, after, bumped, texts)) for p, rewards, after, bumped in paths]
+    return paths
 
 
-def _text(env: LanguageEnv, state: State | None, bumped: bool, texts: Texts) -> str | None:
-    if state is None:
-        return None
-    key = str(state), bumped
-    if key not in texts:
-        texts[key] = env.texts(state)[1] if bumped else env.reset(options={"state": state})[0]
-    return texts[key]
+def _text(env: LanguageEnv, state: State, bumped: bool) -> str:
+    return env.texts(state)[1] if bumped else env.reset(options={"state": state})[0]
 
 
 # --- means over plays ---
@@ -253,7 +234,7 @@ class Plays:
             return not self.rollouts.deterministic
         first, second = dict(self._latest), self._play(dict.fromkeys(self._chains, 1))
         self._latest += second
-        return any(_differ(first[key], outcome) for key, outcome in second)
+        return any(_seen(first[key]) != _seen(outcome) for key, outcome in second)
 
     def means(self, num_candidates: int, worth: Worth) -> np.ndarray:
         """Mean earnings and scores (B, 2) over all plays of each completion.
@@ -339,9 +320,5 @@ class _Contest:
         self.worst = sorted(self.worst, key=lambda key: (level[key], -len(key[1])))[:half]
 
 
-def _differ(one: Trajectory, other: Trajectory) -> bool:
-    return (one.observations, one.rewards, one.terminated) != (
-        other.observations,
-        other.rewards,
-        other.terminated,
-    )
+def _seen(outcome: Trajectory) -> tuple[Any, ...]:
+    return outcome.observations, outcome.rewards, outcome.terminated
