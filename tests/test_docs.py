@@ -175,10 +175,8 @@ def test_exit_codes_are_those_of_the_errors():
 
 
 def test_alarms_are_those_of_the_rules():
-    sides = {True: "below", False: "above"}
     rules = [
-        [f"`{r.name}`", f"`{r.figures[0]}`", f"{sides[r.from_below]} {r.threshold:g}", r.means]
-        for r in RULES
+        [f"`{r.name}`", f"`{r.figures[0]}`", f"{r.side} {r.threshold:g}", r.means] for r in RULES
     ]
     assert RUNS.table("Alarms", "alarm") == rules
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class Alarm:
     Attributes:
         name: the metric is `alarm/<name>`.
         figures: the first of these that a round has is judged.
-        threshold: the alarm goes off above it, or below it where `from_below`.
+        side, threshold: the alarm goes off "above" it, or "below".
         means: what is the matter.
         mend: what to change.
         before: what to do where it goes off before the first round; empty: it is not judged there.
@@ -43,92 +43,74 @@ class Alarm:
 
     name: str
     figures: tuple[str, ...]
+    side: str
     threshold: float
     means: str
     mend: str
-    from_below: bool = False
     before: str = ""
-
-    def judge(self, figures: Mapping[str, Any]) -> tuple[str, float] | None:
-        """The figure that is judged, and its value; None where the round has none."""
-        named = ((name, practised(figures, name)) for name in self.figures)
-        known = ((name, value) for name, value in named if value is not None)
-        return next(((name, value) for name, value in known if not math.isnan(value)), None)
-
-    def goes_off(self, value: float) -> bool:
-        """Whether a value of the figure is alarming."""
-        return value < self.threshold if self.from_below else value > self.threshold
 
 
 RULES = (
     Alarm(
-        "silence",
-        ("sampled_invalid_rate", "rollout/invalid_rate"),
-        0.3,
+        "silence", ("sampled_invalid_rate", "rollout/invalid_rate"), "above", 0.3,
         "many completions are no chains",
         "lower simpo.training.learning_rate, raise simpo.loss.nll_weight, or clone longer",
-        before="clone first, or longer (warm_start), or set actor.decoding to constrained",
+        "clone first, or longer (warm_start), or set actor.decoding to constrained",
     ),
     Alarm(
-        "single_actions",
-        ("rollout/single_rate",),
-        0.9,
+        "single_actions", ("rollout/single_rate",), "above", 0.9,
         "hardly any chain has a second action; that is right only where chance decides much",
         "lower simpo.training.learning_rate, raise environment.chain_cost",
     ),
     Alarm(
-        "endless_chains",
-        ("endless_rate",),
-        0.5,
+        "endless_chains", ("endless_rate",), "above", 0.5,
         "episodes fail on chains that are all as long as they may be",
         "lower environment.max_chain_length, or train the critic on more episodes",
     ),
     Alarm(
-        "bumps",
-        ("bump_rate",),
-        0.5,
+        "bumps", ("bump_rate",), "above", 0.5,
         "most actions leave the state as it was",
         "train the critic on more episodes, sample more completions to each state",
     ),
     Alarm(
-        "revisits",
-        ("revisit_rate",),
-        0.5,
+        "revisits", ("revisit_rate",), "above", 0.5,
         "most completions lead back to where the episode has been",
         "train the critic on more episodes, sample more completions to each state",
     ),
     Alarm(
-        "loops",
-        ("loop_rate",),
-        0.5,
+        "loops", ("loop_rate",), "above", 0.5,
         "most episodes get the same completion to the same state again and again",
         "raise simpo.preferences.share_after_completion, train the critic on more episodes",
     ),
     Alarm(
-        "no_spread",
-        ("pairs/no_spread_rate",),
-        0.9,
+        "no_spread", ("pairs/no_spread_rate",), "above", 0.9,
         "in most states all chains are worth the same; that is right only when little is to learn",
         "train the critic on more episodes, lower simpo.preferences.min_margin",
     ),
     Alarm(
-        "not_reading",
-        ("retrieval_skill",),
-        0.05,
+        "not_reading", ("retrieval_skill",), "below", 0.05,
         "a completion fits other states as well as its own: the actor does not read",
         "clone longer, lower simpo.training.learning_rate, raise simpo.loss.nll_weight",
-        from_below=True,
-        before="clone longer (warm_start.behavior.num_chains), and, where shortest paths are"
-        " known, more of them (competent_fraction)",
+        "clone longer (warm_start.behavior.num_chains), and, where shortest paths are known, more"
+        " of them (competent_fraction)",
     ),
     Alarm(
-        "fell",
-        ("success_lost",),
-        0.5,
+        "fell", ("success_lost",), "above", 0.5,
         "more than half of the success of the best round is lost",
         "set simpo.loss.target_kl, and selection, which undoes such a round",
     ),
-)
+)  # fmt: skip
+
+
+def _judged(figures: Mapping[str, Any], before: bool) -> Iterator[tuple[Alarm, str, float, bool]]:
+    """Each rule whose figure is known, with its name and value, and whether the alarm goes off."""
+    for rule in RULES:
+        values = {name: practised(figures, name) for name in rule.figures}
+        known = [n for n, value in values.items() if value is not None and not math.isnan(value)]
+        if known and (rule.before or not before):
+            value = values[known[0]]
+            is_off = value < rule.threshold if rule.side == "below" else value > rule.threshold
+            yield rule, known[0], value, is_off
 
 
 def fired(figures: Mapping[str, Any], before: bool = False) -> dict[str, bool]:
@@ -137,20 +119,17 @@ def fired(figures: Mapping[str, Any], before: bool = False) -> dict[str, bool]:
     Args:
         before: the figures are those before the first round, of which not all rules judge.
     """
-    judged = {rule: rule.judge(figures) for rule in RULES if rule.before or not before}
-    return {rule.name: rule.goes_off(found[1]) for rule, found in judged.items() if found}
+    return {rule.name: is_off for rule, *_, is_off in _judged(figures, before)}
 
 
 def warn(figures: Mapping[str, Any], before: bool = False) -> None:
     """Says which alarms go off, by which figure, and what to change; rank 0 alone does."""
-    for rule in RULES if distributed.is_main() else ():
-        found = rule.judge(figures)
-        if found and rule.goes_off(found[1]) and (rule.before or not before):
-            side = "below" if rule.from_below else "above"
-            mend = rule.before if before else rule.mend
+    for rule, name, value, is_off in _judged(figures, before) if distributed.is_main() else ():
+        if is_off:
             log.warning(
                 "alarm %s: %s is %.3g, %s %g: %s. What helps: %s",
-                *(rule.name, *found, side, rule.threshold, rule.means, mend),
+                *(rule.name, name, value, rule.side, rule.threshold, rule.means),
+                rule.before if before else rule.mend,
             )
 
 
@@ -160,12 +139,17 @@ def loss(evaluations: Sequence[Mapping[str, Any]], figures: Mapping[str, Any]) -
     Args:
         evaluations: of the rounds before.
     """
-    best = practised(evaluations[best_round(evaluations)], "success_rate")
-    if best is None:
-        return {}
-    fall = best - practised(figures, "success_rate")
-    enough = fall * practised(figures, "num_episodes") >= EPISODES_LOST
-    return {"success_lost": fall / best if enough else 0.0}
+    lost = _success_lost(evaluations[best_round(evaluations)], figures)
+    return {} if lost is None else {"success_lost": lost}
+
+
+def _success_lost(best: Mapping[str, Any], figures: Mapping[str, Any]) -> float | None:
+    """The share of one round's success that another lacks; 0 where that may be chance."""
+    before, after = (practised(of_round, "success_rate") for of_round in (best, figures))
+    if before is None:
+        return None
+    fall = before - after
+    return fall / before if fall * practised(figures, "num_episodes") >= EPISODES_LOST else 0.0
 
 
 def first_rounds(rounds: Sequence[Sequence[str]]) -> dict[str, int]:
@@ -192,11 +176,8 @@ def collapse(evaluations: Sequence[Mapping[str, Any]]) -> CollapseError | None:
     Returns:
         The rule, its figures, what to change, and the best round.
     """
-    for rule in (_falls_silent, _forgets):
-        diagnosis = rule(evaluations)
-        if diagnosis is not None:
-            return _collapse(len(evaluations) - 1, *diagnosis, evaluations)
-    return None
+    diagnosis = _falls_silent(evaluations) or _forgets(evaluations)
+    return diagnosis and _collapse(len(evaluations) - 1, *diagnosis, evaluations)
 
 
 def no_pairs(error: NoPairsError, evaluations: Sequence[Mapping[str, Any]]) -> CollapseError:
@@ -247,15 +228,13 @@ def _forgets(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] |
 
 def _is_lost(best: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
     """Whether less than half of the best round's success is left, and less of its return."""
-    before, after = (practised(of_round, "success_rate") for of_round in (best, figures))
-    if before is None:
-        return False
-    enough = (before - after) * practised(figures, "num_episodes") >= EPISODES_LOST
-    earned = practised(figures, "episode_return")
-    drawn = (of_round.get("selection/sampled/success_rate") for of_round in (best, figures))
-    sampled_before, sampled_after = drawn
-    lost_too = sampled_before is None or sampled_after < sampled_before
-    return 2 * after < before and enough and lost_too and earned < practised(best, "episode_return")
+    before, after = (f.get("selection/sampled/success_rate") for f in (best, figures))
+    earns_less = practised(figures, "episode_return") < practised(best, "episode_return")
+    return (
+        (_success_lost(best, figures) or 0.0) > 0.5
+        and (before is None or after < before)
+        and earns_less
+    )
 
 
 def best_round(evaluations: Sequence[Mapping[str, Any]]) -> int:
