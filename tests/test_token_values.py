@@ -15,7 +15,6 @@ from test_training_rows import CUT, ENDED, TEMPLATE, TOKENIZER, episode
 
 import lactchain
 from lactchain.config.settings import ActorConfig, RunConfig
-from lactchain.data.token_view import token_view
 from lactchain.errors import ConfigError, NonFiniteError
 from lactchain.models.families import FAMILIES
 from lactchain_extras.stages.train_mc import TrainMCConfig
@@ -26,6 +25,7 @@ from lactchain_extras.token_values.targets import (
     monte_carlo_targets,
     one_step_targets,
 )
+from lactchain_extras.token_values.token_view import token_view
 from lactchain_extras.token_values.trees import prefix_trees
 
 REFUSED = [family for family in family_models.FAMILIES if family.model_type not in FAMILIES]
@@ -84,9 +84,7 @@ def test_where_the_last_text_is_no_state_the_episode_is_cut_before_it():
 def test_cut_to_their_first_tokens_decisions_are_discounted_once_each():
     view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
     first = view.first_tokens()
-    for row in range(len(view)):
-        ids, mask = view.mask(row)
-        assert first.mask(row)[0] == ids[: mask.argmax() + 1]
+    assert first.completions == [completion[:1] for completion in view.completions]
     targets = monte_carlo_targets(first, 0.5)
     assert targets.reward.tolist() == [-1 - 0.5 * 2, -2, -4 - 0.5 * 8, -8]
     assert targets.discount.tolist() == [0, 0, 0.25, 0.5]

@@ -8,7 +8,6 @@ import torch
 from training_setups import STATES, chain_of, make_cloning, open_run
 
 from lactchain.config.settings import ActorConfig
-from lactchain.data.token_view import token_view
 from lactchain.errors import DataError
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
@@ -16,6 +15,7 @@ from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.trainers.behavior_cloning import cloning_rows
 from lactchain.trainers.simpo import drop_reason, preference_rows
 from lactchain.types import Action, PreferencePair, Trajectory
+from lactchain_extras.token_values.token_view import token_view
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +145,17 @@ ENDED = episode(["at 0", "at 1", "at 2"], ["stay\n", "go left\n"], [-1.0, -2.0],
 CUT = episode(["at 1", "at 0", "at 2"], ["go left\n", "stay\n"], [-4.0, -8.0], False)
 
 
-def test_the_mask_covers_exactly_the_tokens_of_the_agent():
+def test_decisions_are_prompts_and_exactly_the_tokens_of_the_agent():
     view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
     decisions = [(t.observations[i], a) for t in (ENDED, CUT) for i, a in enumerate(t.actions)]
     for row, (observation, completion) in enumerate(decisions):
-        ids, mask = view.mask(row)
-        agent, rest = np.array(ids)[mask], np.array(ids)[~mask]
-        assert TOKENIZER.decode(rest) == TEMPLATE.render(observation)
+        prompt, agent = (
+            view.prompts[view.prompt_tm1[row]],
+            view.completions[view.completion_tm1[row]],
+        )
+        assert TOKENIZER.decode(prompt) == TEMPLATE.render(observation)
         assert TOKENIZER.decode(agent) == completion.text + TOKENIZER.eos_token
-        assert agent.tolist().count(EOS) == 1
+        assert agent.count(EOS) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from training_setups import ILQL, MAKERS, MC, open_run, value_data, value_episod
 
 from lactchain.config.settings import GuidedActorConfig, TrainingConfig
 from lactchain.config.weights import TinyModelConfig
-from lactchain.data.token_view import token_view
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
@@ -20,6 +19,7 @@ from lactchain_extras.token_values.guidance import CompletionRanking, TrainedVal
 from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.token_values.settings import ILQLConfig
 from lactchain_extras.token_values.targets import mean_return
+from lactchain_extras.token_values.token_view import token_view
 from lactchain_extras.token_values.trainers import ERROR_WEIGHT, ILQLTrainer
 
 LORA, FULL = {"lora": True}, {"lora": False}

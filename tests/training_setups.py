@@ -29,7 +29,6 @@ from lactchain.config.settings import (
     SimPOConfig,
     TrainingConfig,
 )
-from lactchain.data.token_view import TokenView, token_view
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor, load_tokenizer
 from lactchain.models.prompting import PromptTemplate
@@ -44,6 +43,7 @@ from lactchain.trainers.simpo import SimPOTrainer, preference_rows
 from lactchain.types import Action, PreferencePair, Trajectory
 from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.token_values.settings import ILQLConfig, ValueConfig
+from lactchain_extras.token_values.token_view import TokenView, token_view
 from lactchain_extras.token_values.trainers import ILQLTrainer, MonteCarloTrainer
 
 SHAPE = TinyModelConfig(

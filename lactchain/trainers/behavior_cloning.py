@@ -24,7 +24,6 @@ from transformers import (
 
 from lactchain.config.settings import ActorConfig
 from lactchain.data.samples import retrieval_figures
-from lactchain.data.token_view import token_view
 from lactchain.environments.language import LanguageEnv
 from lactchain.errors import DataError
 from lactchain.models.actor import LanguageActor
@@ -192,14 +191,39 @@ def decision_rows(
 ) -> list[CloningRow]:
     """A row for each decision of recorded episodes, or for the last of each: completions verbatim.
 
+    A decision is left out where its episode was cut behind it, out of sight of the state. An empty
+    completion is its end of sequence.
+
+    Args:
+        max_length: longest prompt and completion together, in tokens: the model's context.
+
     Raises:
-        DataError: a decision does not fit the model; see `token_view`.
+        DataError: there is no decision, one is longer than that, or another tokenizer's model
+            sampled it; naming episode and decision.
     """
-    view = token_view(trajectories, template, tokenizer, max_length)
+    lengths = [len(episode) - episode.cut_out_of_sight for episode in trajectories]
+    places = [(e, t) for e, n in enumerate(lengths) for t in range(n - 1 if only_final else 0, n)]
+    if not places:
+        raise DataError(f"trajectories: expected decisions, got none in {len(trajectories)}")
+    decisions = [(trajectories[e].observations[t], trajectories[e].actions[t]) for e, t in places]
+
+    def name(number: int) -> str:
+        return "trajectories: episode {}, decision {}".format(*places[number])
+
+    template.check_untemplated(decisions, "trajectories: decisions")
+    prompts = template.encode_batch([observation for observation, _ in decisions])
+    completions = encode_completions([action for _, action in decisions], tokenizer, name)
     rows = []
-    for number in np.flatnonzero(view.last) if only_final else range(len(view)):
-        ids, answered = view.mask(number)
-        rows.append({"input_ids": ids, "labels": np.where(answered, ids, IGNORED).tolist()})
+    for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        completion = completion or [tokenizer.eos_token_id]
+        if max_length is not None and len(prompt) + len(completion) > max_length:
+            raise DataError(
+                f"{name(number)}: prompt and completion take {len(prompt) + len(completion)} "
+                f"tokens, the model reads {max_length}; shorten environment.history or "
+                "actor.strategy"
+            )
+        labels = [IGNORED] * len(prompt) + completion
+        rows.append({"input_ids": prompt + completion, "labels": labels})
     return rows
 
 

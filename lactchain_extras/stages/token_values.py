@@ -17,8 +17,8 @@ from lactchain_extras.token_values.settings import ValueConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.data.token_view import TokenView
     from lactchain.models.prompting import PromptTemplate
+    from lactchain_extras.token_values.token_view import TokenView
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ def read_view(
     Raises:
         DataError: the files are damaged, or do not fit the actor; see `token_view`.
     """
-    from lactchain.data.token_view import token_view
     from lactchain.models.loading import context_of
     from lactchain.models.prompting import PromptTemplate
+    from lactchain_extras.token_values.token_view import token_view
 
     env = make_language_env(config.environment)
     template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)

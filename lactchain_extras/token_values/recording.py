@@ -16,9 +16,9 @@ from lactchain.types import Trajectory
 from lactchain_extras.explorer.recording import TokenTexts, state_text, write_tables
 
 if TYPE_CHECKING:
-    from lactchain.data.token_view import TokenView
     from lactchain.models.prompting import PromptTemplate
     from lactchain_extras.token_values.model import ValueModel
+    from lactchain_extras.token_values.token_view import TokenView
 
 MAX_EPISODES = 8
 """So many episodes are looked at, at most: the best, the worst, and the first ones."""
@@ -77,7 +77,7 @@ def record_token_values(
     Raises:
         Interrupted: a signal asked to stop; the model is saved, and its values are computed anew.
     """
-    from lactchain.data.token_view import token_view
+    from lactchain_extras.token_values.token_view import token_view
 
     shown = telling(trajectories)
     if not shown.chosen:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lactchain.data.token_view import TokenView
+from lactchain_extras.token_values.token_view import TokenView
 
 
 @dataclass(frozen=True)

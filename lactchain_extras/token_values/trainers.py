@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from lactchain.data.token_view import TokenView
 from lactchain.models.runtime import is_sharded
 from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import HeadedTrainer
@@ -28,6 +27,7 @@ from lactchain_extras.token_values.targets import (
     monte_carlo_targets,
     one_step_targets,
 )
+from lactchain_extras.token_values.token_view import TokenView
 from lactchain_extras.token_values.trees import PrefixTrees, prefix_trees
 
 ERROR_WEIGHT = 0.5

@@ -61,12 +61,6 @@ class TokenView:
         """The same decisions, each cut to the first token of its completion."""
         return replace(self, completions=[completion[:1] for completion in self.completions])
 
-    def mask(self, row: int) -> tuple[list[int], np.ndarray]:
-        """One decision as a sequence of token ids, and which of them are the agent's."""
-        prompt = self.prompts[self.prompt_tm1[row]]
-        completion = self.completions[self.completion_tm1[row]]
-        return prompt + completion, np.arange(len(prompt) + len(completion)) >= len(prompt)
-
 
 def token_view(
     trajectories: Sequence[Trajectory],
