@@ -179,7 +179,7 @@ def test_nothing_left_is_an_error_with_the_counts_and_what_helps():
 
 
 def test_scores_that_do_not_fit_the_completions_are_refused():
-    with pytest.raises(ValueError, match="1 advantages and 2 returns"):
+    with pytest.raises(ValueError, match="advantages: .* each of 2 actions, got 1"):
         Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), (1.0,))
     with pytest.raises(ValueError, match="is_chain: .* for each of 2 actions, got 1"):
         Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), is_chain=(True,))

@@ -135,7 +135,7 @@ def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> di
     most = min(env.max_chains, limit) if limit and longest == 1 else env.max_chains
     success, returns = best_within(model, most, longest, cost)
     values, _ = best_chains(model, longest, FAR_SIGHTED, chain_cost=cost)
-    answers = _Answers.of(policy, env, model, at_once)
+    answers = _Answers(policy, env, model, at_once)
     figures = {
         "expected_success": answers.within(most, answers.goal),
         "expected_return": answers.within(most, answers.gains),
@@ -149,7 +149,6 @@ def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> di
     return means | {"of_optimum": _share(means["expected_value"], means["optimum_value"])}
 
 
-@dataclass(frozen=True)
 class _Answers:
     """What a policy's completions to all M texts lead to and earn.
 
@@ -157,22 +156,11 @@ class _Answers:
     bump, or a refusal. So there are M = 3 N of them, in the order of `LanguageEnv.texts`.
 
     Attributes:
-        transition: (M, M) probabilities of the texts after, where the episode goes on.
-        goal: (M,) probability that it ends well.
+        goal: (M,) probability that a completion ends the episode well.
         gains: (M,) expected rewards.
-        discounted_gains: (M,) the same, discounted, a refusal being as bad as the worst action.
-        discounts: (M,) of what follows.
     """
 
-    transition: np.ndarray
-    goal: np.ndarray
-    gains: np.ndarray
-    discounted_gains: np.ndarray
-    discounts: np.ndarray
-
-    @classmethod
-    def of(cls, policy: Policy, env: LanguageEnv, model: TabularModel, at_once: int) -> _Answers:
-        """Asks the policy about every text."""
+    def __init__(self, policy: Policy, env: LanguageEnv, model: TabularModel, at_once: int) -> None:
         by_state = [env.texts(state) for state in model.non_terminal_states]
         texts = [text for row in zip(*by_state, strict=True) for text in row]
         distinct = list(dict.fromkeys(texts))
@@ -185,31 +173,29 @@ class _Answers:
         reach, rewards = play_chains(told, starts, chains)
         _, discounted = play_chains(told, starts, chains, FAR_SIGHTED)
         here, refused = np.arange(len(starts)), len(starts) * 2 // 3
-        transition = np.zeros((len(starts),) * 2)
-        transition[:, :refused] = reach[:, told.non_terminal]
-        transition[~legal] = 0.0
-        transition[here, refused + here % len(model.non_terminal)] += ~legal
+        # (M, M) probabilities of the texts after, where the episode goes on
+        self._transition = np.zeros((len(starts),) * 2)
+        self._transition[:, :refused] = reach[:, told.non_terminal]
+        self._transition[~legal] = 0.0
+        self._transition[here, refused + here % len(model.non_terminal)] += ~legal
         beside = np.where(legal, 0.0, env.invalid_penalty) - env.chain_cost
+        self.goal, self.gains = reach @ told.goal, rewards + beside
+        # Discounted, a refusal is as bad as the worst action.
         worst = min(env.invalid_penalty, float(model.reward.min()))
-        return cls(
-            transition=transition,
-            goal=reach @ told.goal,
-            gains=rewards + beside,
-            discounted_gains=discounted + np.where(legal, 0.0, worst) - env.chain_cost,
-            discounts=FAR_SIGHTED ** np.maximum(1, (chains >= 0).sum(axis=1)),
-        )
+        self._discounted_gains = discounted + np.where(legal, 0.0, worst) - env.chain_cost
+        self._discounts = FAR_SIGHTED ** np.maximum(1, (chains >= 0).sum(axis=1))
 
     def within(self, num_chains: int, gains: np.ndarray) -> np.ndarray:
         """Expected sum (N,) of gains (M,) in so many completions, from each state."""
         values = np.zeros(len(gains))
         for _ in range(num_chains):
-            values = gains + self.transition @ values
+            values = gains + self._transition @ values
         return values[: len(values) // 3]
 
     def discounted(self) -> np.ndarray:
         """Expected discounted sum (N,) of all that is earned."""
-        system = np.eye(len(self.gains)) - self.discounts[:, None] * self.transition
-        return np.linalg.solve(system, self.discounted_gains)[: len(self.gains) // 3]
+        system = np.eye(len(self.gains)) - self._discounts[:, None] * self._transition
+        return np.linalg.solve(system, self._discounted_gains)[: len(self.gains) // 3]
 
 
 def greedy_share(env: LanguageEnv, read: Callable[[], Sequence[Trajectory]]) -> dict[str, float]:

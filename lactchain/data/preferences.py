@@ -42,8 +42,6 @@ DROP_REASONS = {
     "tie": "the two completions, both chains, are worth the same",
     "margin": "the margin of the two is less than min_margin",
 }
-
-
 MENDS = {
     "non_finite": "train the critic anew, with a lower learning rate",
     "no_chain": "clone first (warm_start, or train_bc), or set actor.decoding to constrained",
@@ -81,17 +79,11 @@ class Candidates:
     own_actions: tuple[Action, ...] = ()
 
     def __post_init__(self) -> None:
-        num_actions, lengths = len(self.actions), (len(self.advantages), len(self.returns))
-        if len(self.is_chain) not in (0, num_actions):
-            raise ValueError(
-                f"is_chain: expected an entry (or none at all) for each of {num_actions} actions, "
-                f"got {len(self.is_chain)}"
-            )
-        if lengths[0] not in (0, num_actions) or lengths[1] != num_actions:
-            raise ValueError(
-                f"expected an advantage (or none at all) and a return for each of {num_actions} "
-                f"actions, got {lengths[0]} advantages and {lengths[1]} returns"
-            )
+        count = len(self.actions)
+        for name in ("returns", "advantages", "is_chain"):
+            got = len(getattr(self, name))
+            if got != count and (got or name == "returns"):
+                raise ValueError(f"{name}: expected one for each of {count} actions, got {got}")
 
     @property
     def said(self) -> tuple[Action, ...]:
@@ -174,7 +166,12 @@ def rank_completions(
     """
     if not np.isfinite([*state.scores, *state.returns]).all():
         return [], "non_finite"
-    ranked = _ranked_completions(state, min_margin)
+    completions = _completions(state)
+    least = min((c.score for c in completions if c.is_chain), default=math.inf) - min_margin
+    ranked = [c if c.is_chain else replace(c, score=min(c.score, least)) for c in completions]
+    # What follows the goal in a chain is never played, so that the score does not tell a chain that
+    # ends there from one that goes on; only the shorter one is worth imitating.
+    ranked.sort(key=lambda c: (not c.is_chain, -c.score, len(c.action.text)))
     # A coin that lands so as often as a completion to the state is no chain.
     coin = np.random.default_rng([state.seed, number]).random()
     teaches_form = bool(state.is_chain) and coin > np.mean(state.is_chain)
@@ -214,24 +211,12 @@ def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -
 def write_pairs(
     path: str | Path, pairs: Sequence[PreferencePair], facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes pairs to one parquet file, and its manifest; `prompt chosen rejected` as in TRL.
-
-    Args:
-        facts: what else the manifest records; what JSON can hold.
-
-    Raises:
-        DataError: when a state holds what JSON cannot (NaN, an array).
-        DiskError: when the file cannot be written.
-    """
+    """Writes pairs to one parquet file, `prompt chosen rejected` as in TRL; see `Format.write`."""
     PAIRS.write(path, pairs, facts)
 
 
 def read_pairs(path: str | Path) -> list[PreferencePair]:
-    """Reads the pairs of a file, or of every `*.parquet` of a folder by name, verbatim.
-
-    Raises:
-        DataError: when a file is missing, damaged (naming the row group) or of another schema.
-    """
+    """The pairs of a file, or of each `*.parquet` of a folder; see `Format.read`."""
     return PAIRS.read(path)
 
 
@@ -243,18 +228,6 @@ class RankedCompletion:
     score: float
     episode_return: float
     is_chain: bool
-
-
-def _ranked_completions(state: Candidates, min_margin: float) -> list[RankedCompletion]:
-    """The distinct completions: chains first, best score first, and shortest among equals.
-
-    What follows the goal in a chain is never played, so the score does not tell a chain that ends
-    there from one that goes on; only the shorter one is worth imitating.
-    """
-    completions = _completions(state)
-    least = min((c.score for c in completions if c.is_chain), default=math.inf) - min_margin
-    lowered = [c if c.is_chain else replace(c, score=min(c.score, least)) for c in completions]
-    return sorted(lowered, key=lambda c: (not c.is_chain, -c.score, len(c.action.text)))
 
 
 def _completions(state: Candidates) -> list[RankedCompletion]:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -128,7 +128,7 @@ class Rollouts:
                     return [played[index] for index in range(len(episodes))]
                 stop_if_requested(folder)
                 with self.measure("generate"):
-                    answered = answers.to(busy)
+                    answered = answers(busy)
                 with self.measure("environment"):
                     ids = [place.index for place, _ in answered]
                     ended = plays(lambda a: a[0].step(a[1], self.config.id, policy.name), answered)
@@ -253,46 +253,6 @@ def _reset(env: LanguageEnv, seed: int | None, options: Mapping[str, Any] | None
 Answered = list[tuple[_Place, Action]]
 
 
-class _Together:
-    """Asks a policy about all episodes at once, and waits for all of its answers."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-
-    def to(self, places: Sequence[_Place]) -> Answered:
-        texts, seeds = zip(*(place.question(self.policy) for place in places), strict=True)
-        return list(zip(places, self.policy.act(list(texts), list(seeds)), strict=True))
-
-
-class _RowByRow:
-    """Asks about each episode by itself, and waits until one answer is there, or for a moment."""
-
-    def __init__(self, policy: StreamingPolicy) -> None:
-        self.policy = policy
-        self._asked: dict[_Place, Future[Action]] = {}
-        self._answers: SimpleQueue[tuple[_Place, Future[Action]]] = SimpleQueue()
-
-    def to(self, places: Sequence[_Place]) -> Answered:
-        for place in places:
-            if place not in self._asked:
-                future = self._asked[place] = self.policy.submit(*place.question(self.policy))
-                future.add_done_callback(lambda done, place=place: self._answers.put((place, done)))
-        return [(place, future.result()) for place, future in self._ready()]
-
-    def close(self) -> None:
-        """Gives up what is still asked."""
-        for future in self._asked.values():
-            future.cancel()
-
-    def _ready(self) -> Iterator[tuple[_Place, Future[Action]]]:
-        with suppress(Empty):
-            place, future = self._answers.get(timeout=LISTEN_SECONDS)
-            while True:
-                del self._asked[place]
-                yield place, future
-                place, future = self._answers.get_nowait()
-
-
 @contextmanager
 def _side_by_side(count: int) -> Iterator[Callable[[Callable, Iterable], list]]:
     """What applies a function to each of some things, in so many threads, in order."""
@@ -304,13 +264,40 @@ def _side_by_side(count: int) -> Iterator[Callable[[Callable, Iterable], list]]:
 
 
 @contextmanager
-def _answers_of(policy: Policy) -> Iterator[_Together | _RowByRow]:
-    """Who asks a policy; nothing is asked any more behind the block, however that ends."""
-    if isinstance(policy, StreamingPolicy):
-        with closing(_RowByRow(policy)) as answers:
-            yield answers
-    else:
-        yield _Together(policy)
+def _answers_of(policy: Policy) -> Iterator[Callable[[Sequence[_Place]], Answered]]:
+    """What asks a policy about episodes, and gives the answers that are there.
+
+    A `StreamingPolicy` is asked about each by itself, and waited for until one answer is there, or
+    for a moment; nothing is asked any more behind the block, however that ends.
+    """
+
+    def together(places: Sequence[_Place]) -> Answered:
+        texts, seeds = zip(*(place.question(policy) for place in places), strict=True)
+        return list(zip(places, policy.act(list(texts), list(seeds)), strict=True))
+
+    if not isinstance(policy, StreamingPolicy):
+        yield together
+        return
+    asked: dict[_Place, Future[Action]] = {}
+    answers: SimpleQueue[_Place] = SimpleQueue()
+
+    def row_by_row(places: Sequence[_Place]) -> Answered:
+        for place in places:
+            if place not in asked:
+                asked[place] = policy.submit(*place.question(policy))
+                asked[place].add_done_callback(lambda _, place=place: answers.put(place))
+        ready = []
+        with suppress(Empty):
+            ready.append(answers.get(timeout=LISTEN_SECONDS))
+            while True:
+                ready.append(answers.get_nowait())
+        return [(place, asked.pop(place).result()) for place in ready]
+
+    try:
+        yield row_by_row
+    finally:
+        for future in asked.values():
+            future.cancel()
 
 
 def episode_results(env: LanguageEnv, trajectories: Sequence[Trajectory]) -> list[EpisodeResult]:

@@ -56,12 +56,12 @@ TRAJECTORIES = Format(
 def write_trajectories(
     path: str | Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes episodes to one parquet file; its manifest beside it records `facts` as well."""
+    """Writes episodes to one parquet file; see `Format.write`."""
     TRAJECTORIES.write(path, trajectories, facts)
 
 
 def read_trajectories(path: str | Path) -> list[Trajectory]:
-    """The episodes of a file, or of each `*.parquet` of a folder; infos are as JSON has them."""
+    """The episodes of a file, or of each `*.parquet` of a folder; see `Format.read`."""
     return TRAJECTORIES.read(path)
 
 
