@@ -1,4 +1,4 @@
-"""Recorded transitions from other libraries' files: HDF5 in d3rlpy's layout, Minari data sets.
+"""Recorded transitions from other libraries' files: HDF5 of d3rlpy, Minari data sets.
 
 Successors are made where episodes are known, once: a row's successor is the next row of the same
 episode, or what was observed after the last step. A last step that was cut by a time limit, and
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,6 @@ from lactchain.errors import DataError
 from lactchain_extras.exchange.minari_files import minari_episodes
 
 MOST_UNPACKED = 2**28  # bytes
-D4RL_KEYS = ("timeouts", "next_observations")
-H5_KEYS = ("observations", "actions", "rewards", "terminals", "episode_terminals")
-
 log = logging.getLogger(__name__)
 
 
@@ -92,16 +88,12 @@ def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes")
 
 
 def read_h5_transitions(path: str | Path) -> TransitionData:
-    """A file in d3rlpy's layout: one row a step, episodes one after another.
+    """A file that d3rlpy has dumped, from its version 2.1 on.
 
-    `terminals` says that the environment ended the episode, `episode_terminals` (of d3rlpy 1) or
-    `timeouts` (of D4RL) that it ended in any way. d3rlpy 2 keeps episodes apart. The state after a
-    cut was not recorded, but in D4RL's `next_observations`, so the last step of a cut episode is
-    dropped.
+    It holds no state after a cut, so the last step of a cut episode is dropped.
 
     Raises:
-        DataError: a key is missing, columns differ in length, or the layout is that of d3rlpy 0
-            (whose rewards belong to the step before) or 2.0.
+        DataError: it is none, or of an older version; an array is missing, or of another type.
         ImportError: h5py is not installed.
     """
     try:
@@ -112,20 +104,14 @@ def read_h5_transitions(path: str | Path) -> TransitionData:
         raise DataError(f"{path}: no such file")
     try:
         with h5py.File(path, "r") as file:
-            if "columns" in file:
-                return from_episodes(_episodes_of_d3rlpy_2(file, str(path)), str(path))
-            if "discrete_action" in file and "version" not in file:
+            if "num_episodes" not in file:
                 raise DataError(
-                    f"{path}: written by d3rlpy 0, whose rewards belong to the step before; load it"
-                    " by d3rlpy 1 and dump it again"
+                    f"{path}: expected a file of d3rlpy 2.1 or later, found no num_episodes in it;"
+                    " load it by d3rlpy and dump it again, or take the data set from Minari"
                 )
-            keys = (key for key in (*H5_KEYS, *D4RL_KEYS) if key in file)
-            columns = {key: _array(file, key, path) for key in keys}
+            return from_episodes(_episodes_of_d3rlpy(file, str(path)), str(path))
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: expected an HDF5 file in d3rlpy's layout, {error}") from error
-    if "timeouts" in columns and "episode_terminals" not in columns:
-        columns["episode_terminals"] = columns["timeouts"]
-    return from_columns(columns, str(path))
+        raise DataError(f"{path}: expected an HDF5 file of d3rlpy, {error}") from error
 
 
 def _array(file: Mapping[str, Any], name: str, source: str | Path) -> np.ndarray:
@@ -150,26 +136,18 @@ def _flat(array: np.ndarray, name: str, source: str) -> np.ndarray:
     return array.ravel()
 
 
-def _flags(array: np.ndarray, name: str, source: str) -> np.ndarray:
-    """N truth values, which may be stored as 0 and 1; neither texts nor NaN are any."""
-    numbers = _flat(array, name, source)
-    if not np.isin(numbers, (0, 1)).all():
-        raise DataError(f"{source}: {name}: expected true or false, or 0 and 1, got other numbers")
-    return numbers.astype(bool)
-
-
-def _episodes_of_d3rlpy_2(file: Mapping[str, Any], source: str) -> Iterator[RecordedEpisode]:
-    if "num_episodes" not in file:
-        raise DataError(
-            f"{source}: written by d3rlpy 2.0; load it by a later one and dump it again"
-        )
+def _episodes_of_d3rlpy(file: Mapping[str, Any], source: str) -> Iterator[RecordedEpisode]:
     for number in range(int(file["num_episodes"][()])):
         if f"observations_{number}" not in file:
             raise DataError(f"{source}: episode {number}: expected one array of observations")
         names = (f"{name}_{number}" for name in ("observations", "actions", "rewards"))
         observations, actions, rewards = (_array(file, name, source) for name in names)
         ended = np.atleast_1d(_array(file, f"terminated_{number}", source))
-        [terminated] = _flags(ended, f"terminated_{number}", source)
+        [terminated] = _flat(ended, f"terminated_{number}", source)
+        if terminated not in (0, 1):
+            raise DataError(
+                f"{source}: terminated_{number}: expected true or false, got {terminated}"
+            )
         rewards = _flat(rewards, f"rewards_{number}", source)
         yield RecordedEpisode(observations, _discrete(actions, source), rewards, bool(terminated))
 
@@ -182,37 +160,6 @@ def _discrete(actions: np.ndarray, source: str) -> np.ndarray:
     if flat.max(initial=0) > np.iinfo(np.int64).max:
         raise DataError(f"{source}: actions: expected numbers of actions, got {flat.max()}")
     return flat.astype(np.int64)
-
-
-def from_columns(columns: dict[str, np.ndarray], source: str) -> TransitionData:
-    """Transitions of columns in d3rlpy's layout; see `read_h5_transitions`."""
-    missing = [key for key in H5_KEYS if key not in columns]
-    if missing:
-        raise DataError(f"{source}: no {', '.join(missing)}; expected {', '.join(H5_KEYS)}")
-    if scalars := [key for key, column in columns.items() if not np.ndim(column)]:
-        raise DataError(f"{source}: {scalars[0]}: expected an array, got a single value")
-    lengths = {key: len(column) for key, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise DataError(f"{source}: expected columns of one length, got {lengths}")
-    terminals = _flags(columns["terminals"], "terminals", source)
-    ends = _flags(columns["episode_terminals"], "episode_terminals", source) | terminals
-    ends[-1:] = True  # a last episode that recording cut
-    rewards = _flat(columns["rewards"], "rewards", source)
-    actions = _discrete(columns["actions"], source)
-    seen, after = columns["observations"], columns.get("next_observations")
-    if after is not None and after.shape != seen.shape:
-        raise DataError(
-            f"{source}: next_observations: expected shape {seen.shape}, got {after.shape}"
-        )
-
-    def episode(start: int, stop: int) -> RecordedEpisode:
-        last = [] if after is None else [after[stop - 1 : stop]]
-        observations = np.concatenate([seen[start:stop], *last])
-        ended = bool(terminals[stop - 1])
-        return RecordedEpisode(observations, actions[start:stop], rewards[start:stop], ended)
-
-    cuts = (0, *(np.flatnonzero(ends) + 1))
-    return from_episodes((episode(*cut) for cut in pairwise(cuts)), source)
 
 
 def read_minari_transitions(path: str | Path) -> TransitionData:

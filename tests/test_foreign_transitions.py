@@ -3,38 +3,36 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from test_transitions import assert_equal
 
 from lactchain.baselines.transitions import FIELDS, read_offline
 from lactchain.errors import DataError
 from lactchain_extras.offline_data import (
     RecordedEpisode,
-    from_columns,
     from_episodes,
-    read_h5_transitions,
     read_minari_transitions,
 )
 
 
-def columns(num=6):
-    """Steps 0-2 end by themselves, 3-4 are cut, 5 is where recording stopped."""
-    numbers = np.arange(num, dtype=np.float32)
-    return {
-        "observations": numbers[:, None],
-        "actions": (numbers[:, None] % 2).astype(np.int32),
-        "rewards": 10 * numbers,
-        "terminals": np.array([0, 0, 1, 0, 0, 0])[:num],
-        "episode_terminals": np.array([0, 0, 1, 0, 1, 0])[:num],
-    }
+def dumped(**changes):
+    """What d3rlpy dumps: steps 0-2 end by themselves, 3 and 4 are cut."""
+    names = ("observations", "actions", "rewards", "terminated")
+    arrays = {"columns": [name.encode() for name in names], "num_episodes": 2, "version": "2.1"}
+    for number, steps in enumerate((np.arange(3.0), np.arange(3.0, 5.0))):
+        arrays[f"observations_{number}"] = steps[:, None]
+        arrays[f"actions_{number}"] = (steps[:, None] % 2).astype(np.int32)
+        arrays[f"rewards_{number}"] = 10 * steps[:, None]
+        arrays[f"terminated_{number}"] = number == 0
+    return {name: array for name, array in (arrays | changes).items() if array is not None}
 
 
-def test_no_row_is_paired_with_another_episode(caplog):
+def test_no_row_is_paired_with_another_episode(tmp_path, caplog):
     caplog.set_level("INFO")
-    data = from_columns(columns(), "file")
+    data = read_offline(h5(tmp_path / "a.h5", **dumped()))
     assert data.observations.ravel().tolist() == [0, 1, 2, 3]
     assert data.next_observations[[0, 1, 3]].ravel().tolist() == [1, 2, 4]
     assert data.terminated.tolist() == [False, False, True, False]
-    assert "file: 2 last steps are dropped" in caplog.text  # 4 and 5
+    assert data.rewards.tolist() == [0, 10, 20, 30]
+    assert "a.h5: 1 last steps are dropped" in caplog.text  # 4
     assert data.actions.dtype == np.int64 and data.actions.shape == (4,)
 
 
@@ -51,15 +49,15 @@ def test_a_recorded_last_state_keeps_the_last_step_of_a_cut_episode():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"rewards": None}, "no rewards; expected observations, actions"),
-        ({"rewards": np.ones(5)}, "expected columns of one length"),
-        ({"rewards": np.array([0, 1, np.nan, 3, 4, 5.0])}, "rewards of row 2 is not finite"),
+        ({"rewards_1": None}, "rewards_1"),
+        ({"rewards_1": np.ones(5)}, "episode 1 has 2 observations, 2 actions and 5 rewards"),
+        ({"rewards_0": np.array([0, 1, np.nan])}, "rewards of row 2 is not finite"),
+        ({"num_episodes": None}, "expected a file of d3rlpy 2.1 or later, found no num_episodes"),
     ],
 )
-def test_wrong_columns_are_named(change, said):
-    wrong = {k: v for k, v in (columns() | change).items() if v is not None}
-    with pytest.raises(DataError, match=said):
-        from_columns(wrong, "file")
+def test_wrong_columns_are_named(tmp_path, change, said):
+    with pytest.raises(DataError, match=f"a.h5.*{said}"):
+        read_offline(h5(tmp_path / "a.h5", **dumped(**change)))
 
 
 def test_an_episode_that_does_not_fit_together_is_named():
@@ -70,15 +68,12 @@ def test_an_episode_that_does_not_fit_together_is_named():
         from_episodes([])
 
 
-def test_h5_files_in_d3rlpys_layout_are_read(tmp_path):
-    path = h5(tmp_path / "random.h5", **columns())
-    assert_equal(read_h5_transitions(path), from_columns(columns(), ""))
-    assert_equal(read_offline(path), from_columns(columns(), ""))
-    path.write_bytes(b"no")
+def test_what_is_no_hdf5_file_is_refused(tmp_path):
+    (tmp_path / "a.h5").write_bytes(b"no")
     with pytest.raises(DataError, match="expected an HDF5 file"):
-        read_h5_transitions(path)
+        read_offline(tmp_path / "a.h5")
     with pytest.raises(DataError, match="no such file"):
-        read_h5_transitions(tmp_path / "absent.h5")
+        read_offline(tmp_path / "absent.h5")
 
 
 @pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None)")
@@ -121,40 +116,6 @@ def h5(path, **columns):
         for name, column in columns.items():
             file.create_dataset(name, data=column)
     return path
-
-
-def test_each_version_of_d3rlpy_is_read_by_its_own_convention(tmp_path):
-    """Steps 0-2 end by themselves, 3-4 are cut, in each layout."""
-    ones = {n: column[:5] for n, column in columns().items()}
-    first = read_offline(h5(tmp_path / "1.h5", **ones, discrete_action=True, version="1.0"))
-    apart = {"columns": [n.encode() for n in ("observations", "actions", "rewards", "terminated")]}
-    for number, (start, stop) in enumerate([(0, 3), (3, 5)]):
-        for name in ("observations", "actions"):
-            apart[f"{name}_{number}"] = ones[name][start:stop]
-        apart[f"rewards_{number}"] = ones["rewards"][start:stop, None]
-        apart[f"terminated_{number}"] = number == 0
-    second = read_offline(h5(tmp_path / "2.h5", **apart, num_episodes=2, version="2.1"))
-    for name in FIELDS:
-        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-    assert first.rewards.tolist() == [0, 10, 20, 30]
-    with pytest.raises(
-        DataError, match="written by d3rlpy 0, whose rewards belong to the step befo"
-    ):
-        read_offline(h5(tmp_path / "0.h5", **ones, discrete_action=True))
-    with pytest.raises(DataError, match="written by d3rlpy 2.0; load it by a later one"):
-        read_offline(h5(tmp_path / "20.h5", columns=apart["columns"], total_size=2, version="2.0"))
-
-
-@pytest.mark.parametrize("with_successors", [False, True])
-def test_time_outs_of_d4rl_are_cuts(tmp_path, with_successors):
-    ones = columns()
-    timeouts = ones.pop("episode_terminals") & ~ones["terminals"].astype(bool)
-    more = {"next_observations": ones["observations"] + 1} if with_successors else {}
-    data = read_offline(h5(tmp_path / "d4rl.hdf5", **ones, timeouts=timeouts, **more))
-    assert data.terminated.tolist() == [False, False, True, False] + [False] * 2 * with_successors
-    assert data.observations.ravel().tolist() == [0, 1, 2, 3] + [4, 5] * with_successors
-    if with_successors:
-        assert data.next_observations.ravel().tolist() == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(

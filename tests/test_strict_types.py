@@ -18,7 +18,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from test_foreign_transitions import h5
+from test_foreign_transitions import dumped, h5
 from transformers import AutoModelForCausalLM
 
 from lactchain import EnvironmentConfig, LanguageEnv, TextView, command
@@ -124,43 +124,36 @@ def test_copies_of_editors_and_held_out_rows_are_not_learnt_from(tmp_path):
         open_pairs(tmp_path)
 
 
-ROWS = {
-    "observations": np.zeros((4, 2)), "actions": np.array([0, 1, 0, 1]), "rewards": np.arange(4.0),
-    "terminals": np.array([0, 1, 0, 1]), "episode_terminals": np.array([0, 1, 0, 1]),
-}  # fmt: skip
-
-
 def test_columns_of_hdf5_are_a_number_a_step(tmp_path):
     path = tmp_path / "a.h5"
-    typed = {"rewards": np.arange(4.0)[:, None], "terminals": [0, 1, 0, 1.0]}
-    told = read_h5_transitions(h5(path, **ROWS | typed))
-    assert told.rewards.tolist() == [0, 1, 2, 3] and told.terminated.tolist() == [0, 1, 0, 1]
+    told = read_h5_transitions(h5(path, **dumped(rewards_0=np.arange(3.0), terminated_1=1.0)))
+    assert told.rewards.tolist() == [0, 1, 2, 30, 40]
+    assert told.terminated.tolist() == [False, False, True, False, True]
     for columns in (
-        {"rewards": np.zeros((4, 2))},
-        {"terminals": np.array([b"False"] * 4)},
-        {"terminals": np.array([0, np.nan, 0, 1])},
-        {"actions": np.zeros((4, 2), int)},
-        {"actions": np.full(4, 2**63 + 1, np.uint64)},
-        {"next_observations": np.zeros((4, 3))},
+        {"rewards_0": np.zeros((3, 2))},
+        {"terminated_0": np.array([b"False"])},
+        {"terminated_0": np.nan},
+        {"actions_0": np.zeros((3, 2), int)},
+        {"actions_0": np.full(3, 2**63 + 1, np.uint64)},
     ):
-        with pytest.raises(DataError, match=f"{next(iter(columns))}: expected"):
-            read_h5_transitions(h5(path, **ROWS | columns))
+        told = next(iter(columns)).removesuffix("_0")
+        with pytest.raises(DataError, match=f"{told}(_0)?: expected"):
+            read_h5_transitions(h5(path, **dumped(**columns)))
 
 
 def test_bytes_of_hdf5_are_of_the_file_itself_and_as_many(tmp_path):
-    path = h5(tmp_path / "a.h5", **ROWS)
+    path = h5(tmp_path / "a.h5", **dumped())
     (tmp_path / "secret").write_bytes(b"\0" * 64)
     with h5py.File(path, "a") as file:
-        del file["observations"]
-        file.create_dataset(
-            "observations", (4, 2), float, external=[(str(tmp_path / "secret"), 0, 64)]
-        )
-    with pytest.raises(DataError, match="observations: expected its numbers here"):
+        del file["observations_0"]
+        secret = [(str(tmp_path / "secret"), 0, 64)]
+        file.create_dataset("observations_0", (4, 2), float, external=secret)
+    with pytest.raises(DataError, match="observations_0: expected its numbers here"):
         read_h5_transitions(path)
     with h5py.File(path, "a") as file:
-        del file["observations"]
-        file.create_dataset("observations", (4, 2**35), float, chunks=(1, 2**10))
-    with pytest.raises(DataError, match="observations: expected an array that fits"):
+        del file["observations_0"]
+        file.create_dataset("observations_0", (4, 2**35), float, chunks=(1, 2**10))
+    with pytest.raises(DataError, match="observations_0: expected an array that fits"):
         read_h5_transitions(path)
 
 
