@@ -45,7 +45,6 @@ TRAIN, OTHER = pairs("1", "2", "3"), pairs("x", "y")
 SPLITS = {
     "data/train-00000-of-00001.parquet": "data/test-00000-of-00001.parquet",
     "train.jsonl": "test.jsonl",
-    "train.json": "validation.json",
     "train/a.parquet": "test/a.parquet",
     "train-00000-of-00001.parquet": "dev-00000-of-00001.parquet",
     "data/train.parquet": "data/eval.parquet",
@@ -99,9 +98,7 @@ def test_parts_of_one_split_belong_together(tmp_path):
     assert asked(tmp_path / "more") == ["1", "2"]
 
 
-@pytest.mark.parametrize(
-    "name", ["dataset_infos.json", "dataset_info.json", "README.md", "config.json", "notes.json"]
-)
+@pytest.mark.parametrize("name", ["dataset_infos.json", "README.md", "notes.json"])
 def test_what_describes_a_data_set_is_no_row_of_it(tmp_path, name):
     put(tmp_path / "train.jsonl", TRAIN)
     (tmp_path / name).write_text('{"default": {"splits": {"train": 3}}}')
@@ -147,7 +144,6 @@ def said(role, content):
 
 QUESTION, GOOD, BAD = said("user", "why?"), said("assistant", "so"), said("assistant", "no")
 EARLIER = [said("system", "be kind"), said("user", "hi"), said("assistant", "hello")]
-HUMAN = "\n\nHuman: hi\n\nAssistant: hello\n\nHuman: why?\n\nAssistant:"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +161,6 @@ HUMAN = "\n\nHuman: hi\n\nAssistant: hello\n\nHuman: why?\n\nAssistant:"
             (*EARLIER, QUESTION),
         ),
         ({"prompt": "why?", "chosen": [GOOD], "rejected": [BAD]}, "why?"),
-        ({"chosen": f"{HUMAN} so", "rejected": f"{HUMAN} no"}, HUMAN),
     ],
 )
 def test_the_prompt_that_both_answers_begin_with_is_read(tmp_path, row, prompt):
@@ -181,7 +176,6 @@ def test_the_prompt_that_both_answers_begin_with_is_read(tmp_path, row, prompt):
         {"chosen": [QUESTION, GOOD], "rejected": [said("user", "how?"), BAD]},
         {"chosen": [GOOD], "rejected": [BAD]},
         {"chosen": "so", "rejected": "no"},
-        {"chosen": f"{HUMAN} so", "rejected": f"{HUMAN[:-14]}? no"},
         {"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": "no"},
     ],
 )

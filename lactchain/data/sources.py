@@ -2,9 +2,9 @@
 
 What is not ours is a JSONL file, a parquet file or a folder of them, or a folder that Minari or
 `datasets.Dataset.save_to_disk` wrote. Of a data set in splits it is the one called train. Preference
-pairs have TRL's columns `prompt`, `chosen` and `rejected`, texts or conversations; where both answers
-begin with the prompt it need not stand beside them ("implicit prompt"). An episode is a row of T
-decisions:
+pairs have TRL's columns `prompt`, `chosen` and `rejected`, texts or conversations; where both
+conversations begin with the prompt it need not stand beside them ("implicit prompt"). An episode is a
+row of T decisions:
 
 | column | |
 |---|---|
@@ -41,9 +41,7 @@ Row = Mapping[str, Any]
 Read = TypeVar("Read", PreferencePair, Trajectory)
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json")
-LAST_TURN = "\n\nAssistant:"
 ROUNDING = 1e-3  # by which the logarithm of a probability may be above 0
-_DESCRIBES = re.compile(r"(dataset_(info|infos|dict)|state|metadata|.*config.*)\.json")
 _SHARD = re.compile(r"-\d+-of-\d+.*")
 _SPLIT = re.compile(
     "(?<![a-z])(train|training|validation|valid|dev|val|test|testing|eval|evaluation"
@@ -158,10 +156,12 @@ def _files(path: Path) -> list[Path]:
     if lines and tables:
         named = f"{lines[0].name} and {tables[0].name}"
         raise DataError(f"{path}: expected files of one kind, got {named}")
-    others = [file for file in sorted(path.glob("*.json")) if not _DESCRIBES.match(file.name)]
-    for folder in {file.parent for file in tables}:
+    for folder in sorted({file.parent for file in tables}):
         parquet.files(folder)
-    return _of_one_split(path, tables or lines or others or parquet.files(path))
+    splits: dict[str, list[Path]] = {}
+    for file in tables or lines or parquet.files(path):
+        splits.setdefault(_split_of(file.relative_to(path)), []).append(file)
+    return splits[_training_split(path, splits)]
 
 
 def _inside(path: Path, pattern: str) -> list[Path]:
@@ -197,24 +197,15 @@ def _saved(folder: Path) -> list[Row]:
         raise DataError(f"{folder}: damaged: {error}") from error
 
 
-def _of_one_split(path: Path, files: Sequence[Path]) -> list[Path]:
-    """Those of the split that is for training, where the names of files or folders tell splits."""
-    splits: dict[str, list[Path]] = {}
-    for file in files:
-        name = _split_of(file.relative_to(path)) if path.is_dir() else ""
-        splits.setdefault(name, []).append(file)
-    return list(files) if len(splits) < 2 else splits[_training_split(path, splits)]
-
-
 def _split_of(file: Path) -> str:
     """The split that a name tells, as data/train_prefs-00000-of-00001.parquet train_prefs."""
     names = [_SHARD.sub("", file.stem), *(part for part in reversed(file.parent.parts))]
     return next((name for name in names if _SPLIT.search(name)), "")
 
 
-def _training_split(path: Path, splits: Any) -> str:
+def _training_split(path: Path, splits: Iterable[str]) -> str:
     """The one that is for training, or the only one; `DataError` where neither is."""
-    names = sorted(splits) if isinstance(splits, Iterable) else []
+    names = sorted(splits)
     if len(names) == 1:
         return names[0]
     if training := [name for name in names if name in ("train", "training")]:
@@ -239,32 +230,18 @@ def pair_of(row: Row, name: str) -> PreferencePair:
     _require(row, PAIR_COLUMNS, name, optional="prompt")
     read = {c: _spoken(row[c], f"{name}: {c}") for c in PAIR_COLUMNS if row.get(c) is not None}
     prompt, chosen, rejected = read.get("prompt"), read["chosen"], read["rejected"]
-    if isinstance(chosen, str) and isinstance(rejected, str):
-        if prompt is None:
-            prompt, chosen, rejected = _parted(chosen, rejected, name)
-        return PreferencePair(prompt, chosen, rejected)
-    if isinstance(chosen, str) or isinstance(rejected, str):
+    if isinstance(chosen, str) != isinstance(rejected, str):
         raise DataError(f"{name}: expected two texts or two conversations, got one of each")
+    if isinstance(chosen, str):
+        if prompt is None:
+            raise DataError(f"{name}: expected {', '.join(PAIR_COLUMNS)}, got no prompt")
+        return PreferencePair(prompt, chosen, rejected)
+    asked = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
     before = chosen[:-1]
-    if rejected[:-1] != before or not (before or prompt):
+    is_asked = asked in (None, before) if before else prompt
+    if rejected[:-1] != before or not is_asked:
         raise DataError(f"{name}: expected one prompt before the last messages, got two or none")
-    is_it = prompt is None or prompt == before or before == _asked(prompt)
-    if before and not is_it:
-        raise DataError(f"{name}: expected chosen to begin with the prompt, got another beginning")
     return PreferencePair(prompt or before, chosen[-1]["content"], rejected[-1]["content"])
-
-
-def _asked(prompt: str | Conversation) -> Conversation:
-    """The conversation that a prompt alone stands for."""
-    return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
-
-
-def _parted(chosen: str, rejected: str, name: str) -> tuple[str, str, str]:
-    """Prompt and answers of two dialogues in one text each, as in HH-RLHF (Bai et al. 2022)."""
-    prompt, turn, answer = chosen.rpartition(LAST_TURN)
-    if not turn or not rejected.startswith(prompt + turn):
-        raise DataError(f"{name}: expected {', '.join(PAIR_COLUMNS)}, got no prompt")
-    return prompt + turn, answer.strip(), rejected.removeprefix(prompt + turn).strip()
 
 
 def _spoken(said: Any, name: str) -> str | Conversation:
