@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -245,7 +244,7 @@ class Plays:
         starts = range(0, len(self._keys), num_candidates)
         of_states = [self._keys[i : i + num_candidates] for i in starts]
         contests = [
-            _Contest.of([key for key in keys if key in self._chains])
+            _Contest([key for key in keys if key in self._chains])
             for keys in of_states
             if not self._is_certain(keys[0])
         ]
@@ -289,19 +288,13 @@ class Plays:
         return played
 
 
-@dataclass
 class _Contest:
     """The different completions to a state that may still be the best of them, or the worst."""
 
-    best: list[Key]
-    worst: list[Key]
-    plays_per_round: int
-
-    @classmethod
-    def of(cls, completions: Sequence[Key]) -> _Contest:
-        different = list(dict.fromkeys(completions))
-        num_rounds = math.ceil(math.log2(max(2, len(different))))
-        return cls(different, different, PLAYS_PER_COMPLETION * len(completions) // num_rounds)
+    def __init__(self, completions: Sequence[Key]) -> None:
+        self.best = self.worst = list(dict.fromkeys(completions))
+        num_rounds = math.ceil(math.log2(max(2, len(self.best))))
+        self._plays_per_round = PLAYS_PER_COMPLETION * len(completions) // num_rounds
 
     @property
     def open(self) -> bool:
@@ -310,7 +303,7 @@ class _Contest:
     def plays_wanted(self) -> Counter[Key]:
         """How often each that is left is to be played in the next round: all equally often."""
         left = dict.fromkeys(self.best + self.worst)
-        return Counter(dict.fromkeys(left, max(1, self.plays_per_round // len(left))))
+        return Counter(dict.fromkeys(left, max(1, self._plays_per_round // len(left))))
 
     def halve(self, scores: Mapping[Key, float]) -> None:
         half = math.ceil(len(self.best) / 2)
