@@ -119,12 +119,6 @@ def test_a_folder_of_files_is_loaded_by_their_library(tmp_path):
     assert saved(loaded, tmp_path / "saved") == EPISODES
 
 
-def test_what_the_hub_gives_back_is_read(tmp_path):
-    to_dataset(EPISODES[:2]).to_parquet(tmp_path / "data/train-00000-of-00002.parquet")
-    to_dataset(EPISODES[2:]).to_parquet(tmp_path / "data/train-00001-of-00002.parquet")
-    assert open_trajectories(tmp_path) == EPISODES
-
-
 def test_datasets_that_are_none_of_episodes_say_what_is_wrong(tmp_path):
     with pytest.raises(DataError, match="expected a parquet file or a folder of them"):
         open_trajectories(tmp_path)

@@ -11,8 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lactchain.data import parquet
-from lactchain.data.sources import open_trajectories
-from lactchain.data.trajectories import TRAJECTORIES, read_trajectories, write_trajectories
+from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.errors import DataError
 from lactchain.storage.manifests import write_run_file
 from lactchain.types import Action, Trajectory
@@ -153,14 +152,6 @@ def test_shards_that_changed_places_or_came_from_another_run_are_refused(tmp_pat
         (mine / "trajectories" / name).write_bytes(kept[name])
     mine.rename(tmp_path / "renamed")
     assert [t.seed for t in read_trajectories(tmp_path / "renamed/trajectories")] == [0, 1]
-
-
-def test_a_file_without_a_manifest_is_refused_and_may_be_imported(tmp_path):
-    table = TRAJECTORIES.table([episode(seed=5)])
-    pq.write_table(table, tmp_path / "00000-of-00001.parquet")
-    with pytest.raises(DataError, match="no manifest beside it.*--trajectories"):
-        read_trajectories(tmp_path)
-    assert open_trajectories(tmp_path) == [episode(seed=5)]
 
 
 def test_the_damaged_row_group_is_named(tmp_path, monkeypatch):

@@ -89,16 +89,14 @@ class Rollouts:
         Raises:
             Interrupted: a signal asked to stop; finished files are kept.
         """
+
+        def make(part: Sequence[Episode], _: int = 0) -> tuple[list[Trajectory], Counter[str]]:
+            before = self.tally.copy()
+            return self.play(policy, part, Path(folder or "")), self.tally - before
+
         if folder is None:
-            before = self.tally.copy()
-            return self.play(policy, episodes), self.tally - before
-        folder = Path(folder)
-
-        def make(part: Sequence[Episode], _: int) -> tuple[list[Trajectory], Counter[str]]:
-            before = self.tally.copy()
-            return self.play(policy, part, folder), self.tally - before
-
-        return work_through(folder, episodes, shard_size, make, TRAJECTORIES, title)
+            return make(episodes)
+        return work_through(Path(folder), episodes, shard_size, make, TRAJECTORIES, title)
 
     def play(
         self, policy: Policy, episodes: Sequence[Episode], folder: Path = Path()

@@ -87,41 +87,33 @@ def sample_completions(
     Raises:
         Interrupted: a signal asked to stop; finished files are kept.
     """
-    states = sampled_states(rollouts.env, num_samples, seed)
-    shard_size = BATCHES_PER_SHARD * rollouts.num_envs
+    states, at_once = sampled_states(rollouts.env, num_samples, seed), rollouts.num_envs
+    parse = rollouts.env.extractor.parse
 
     def make(rows: Sequence[int], _: int = 0) -> tuple[list[Sample], dict[str, float]]:
-        part = [states[i] for i in rows]
-        seeds = [derive_seed(seed, "sample", i) for i in rows]
-        return _sample(policy, rollouts, part, seeds, Path(folder or "")), {}
+        samples = []
+        for start in range(0, len(rows), at_once):
+            stop_if_requested(Path(folder or ""))
+            part = rows[start : start + at_once]
+            asked = [states[i] for i in part]
+            texts = rollouts.observe(asked)
+            actions = policy.act(texts, [derive_seed(seed, "sample", i) for i in part])
+            samples += [
+                Sample(state, text, action, isinstance(parse(action.text), Chain))
+                for state, text, action in zip(asked, texts, actions, strict=True)
+            ]
+        return samples, {}
 
-    if folder is None:
-        return make(range(num_samples))[0]
     rows = range(num_samples)
+    if folder is None:
+        return make(rows)[0]
+    shard_size = BATCHES_PER_SHARD * at_once
     return work_through(Path(folder), rows, shard_size, make, SAMPLES, "samples")[0]
 
 
 def invalid_rate(samples: Sequence[Sample]) -> float:
     """Share of completions that are no chains."""
     return sum(not sample.is_chain for sample in samples) / len(samples)
-
-
-def _sample(
-    policy: Policy, rollouts: Rollouts, states: Sequence[State], seeds: Sequence[int], folder: Path
-) -> list[Sample]:
-    """A completion to each state, as many at once as episodes are played."""
-    env, samples = rollouts.env, []
-    for start in range(0, len(states), rollouts.num_envs):
-        stop_if_requested(folder)
-        part = slice(start, start + rollouts.num_envs)
-        texts = rollouts.observe(states[part])
-        samples += [
-            Sample(state, text, action, isinstance(env.extractor.parse(action.text), Chain))
-            for state, text, action in zip(
-                states[part], texts, policy.act(texts, seeds[part]), strict=True
-            )
-        ]
-    return samples
 
 
 class ScoringPolicy(Policy, Protocol):
