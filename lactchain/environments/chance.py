@@ -7,7 +7,7 @@ that were asked for last are remembered: each evaluation of a run asks for the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,17 +16,17 @@ import numpy as np
 from lactchain.environments.exact import (
     DiscountPer,
     TabularModel,
+    action_values,
     all_chains,
     chain_values,
+    ends_of_chains,
     pad_chains,
     policy_values,
 )
 from lactchain.functional.ties import is_greatest
 from lactchain.types import Discount
 
-UNDISCOUNTED = Discount(1.0, "action")
 _remembered = lru_cache(maxsize=8)
-_PER_STATE = ("probability", "reward", "terminal", "goal")
 
 
 @_remembered
@@ -48,16 +48,20 @@ def best_chains(
     """
     chains = all_chains(model.next_state.shape[1], max_chain_length)
     padded, values = pad_chains(chains), np.zeros(len(model.terminal))
-    chosen, _ = _choose(model, values, max_chain_length, gamma, discount_per)
+    chosen = np.full(len(model.non_terminal), -1)
     while True:
+        q = chain_values(model, values, max_chain_length, gamma, discount_per)
+        best = is_greatest(q[:, model.non_terminal], axis=0, tolerance=1e-9)
+        better = (chosen < 0) | ~best[chosen, np.arange(len(chosen))]
+        if not better.any():
+            return _read_only(values, model), tuple(
+                chains[number] for number in best.argmax(axis=0)
+            )
+        chosen = np.where(better, best.argmax(axis=0), chosen)
         used, columns = np.unique(chosen, return_inverse=True)
         values[model.non_terminal] = policy_values(
             model, padded[used], np.eye(len(used))[columns], gamma, discount_per, 0.0, chain_cost
         )
-        best, gain = _choose(model, values, max_chain_length, gamma, discount_per, chosen)
-        if not gain.any():
-            return _read_only(values, model), tuple(chains[number] for number in best)
-        chosen = np.where(gain, best, chosen)
 
 
 def best_values(
@@ -76,25 +80,12 @@ def best_values(
         return best_chains(model, max_chain_length, gamma, discount_per, chain_cost)[0]
     discount, values = Discount(gamma, discount_per), np.zeros(len(model.terminal))
     while True:
-        chains = _one_by_one(model, discount.after(0) * values, max_chain_length, np.max, discount)
-        better = np.where(model.terminal, 0.0, np.max(list(chains), axis=0) - chain_cost)
+        after = discount.after(0) * values
+        chains = _action_by_action(model, after, max_chain_length, np.max, discount.inside)
+        better = np.where(model.terminal, 0.0, chains.max(axis=0) - chain_cost)
         if np.abs(better - values).max() <= 1e-12 * max(1.0, np.abs(values).max()):
             return better[model.non_terminal]
         values = better
-
-
-def _choose(
-    model: TabularModel,
-    values: np.ndarray,
-    max_chain_length: int,
-    gamma: float,
-    discount_per: DiscountPer,
-    chosen: np.ndarray | int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The first of the best chains (N,), by values (S,), and whether it beats the chosen one."""
-    q = chain_values(model, values, max_chain_length, gamma, discount_per)[:, model.non_terminal]
-    best = is_greatest(q, axis=0, tolerance=1e-9)
-    return best.argmax(axis=0), ~best[chosen, np.arange(q.shape[1])]
 
 
 @_remembered
@@ -106,7 +97,7 @@ def best_within(
     Returns are undiscounted. Each is of a policy of its own, which may go by the chains that are
     left: no policy that reads the state alone does better.
     """
-    return _within(model, num_chains, max_chain_length, chain_cost, _best)
+    return _within(model, num_chains, max_chain_length, chain_cost, np.max)
 
 
 @_remembered
@@ -114,52 +105,37 @@ def random_within(
     model: TabularModel, num_chains: int, max_chain_length: int, chain_cost: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same of `RandomChains`: lengths are uniform, and so are the actions of a chain."""
-    return _within(model, num_chains, max_chain_length, chain_cost, _random)
+    return _within(model, num_chains, max_chain_length, chain_cost, np.mean)
 
 
 def _within(
-    model: TabularModel,
-    num_chains: int,
-    max_chain_length: int,
-    chain_cost: float,
-    after_chain: Callable[[TabularModel, np.ndarray, int], np.ndarray],
+    model: TabularModel, num_chains: int, longest: int, chain_cost: float, over: Callable
 ) -> tuple[np.ndarray, np.ndarray]:
+    def after_chain(model: TabularModel, values: np.ndarray) -> np.ndarray:
+        if over is np.max and not model.deterministic:
+            return chain_values(model, values, longest).max(axis=0)
+        return over(_action_by_action(model, values, longest, over), axis=0)
+
     success, returns = model.goal.astype(float), np.zeros(len(model.terminal))
     unpaid = replace(model, reward=np.zeros_like(model.reward))
     for _ in range(num_chains):
-        reached = after_chain(unpaid, success, max_chain_length)
-        success = np.where(model.terminal, success, reached)
-        earned = after_chain(model, returns, max_chain_length) - chain_cost
-        returns = np.where(model.terminal, 0.0, earned)
+        success = np.where(model.terminal, success, after_chain(unpaid, success))
+        returns = np.where(model.terminal, 0.0, after_chain(model, returns) - chain_cost)
     return _read_only(success, model), _read_only(returns, model)
 
 
-def _best(model: TabularModel, values: np.ndarray, max_chain_length: int) -> np.ndarray:
-    """Greatest value (S,) of a chain, the state after it being worth `values` (S,)."""
-    if not model.deterministic:
-        return chain_values(model, values, max_chain_length).max(axis=0)
-    # Without dice nothing is learnt on the way: the best chain takes the best action in each state.
-    return np.max(list(_one_by_one(model, values, max_chain_length, np.max)), axis=0)
+def _action_by_action(
+    model: TabularModel, values: np.ndarray, longest: int, over: Callable, gamma: float = 1.0
+) -> np.ndarray:
+    """Values (L, S) of chains of 1, …, L actions, each of which is chosen in its own state.
 
-
-def _random(model: TabularModel, values: np.ndarray, max_chain_length: int) -> np.ndarray:
-    """Expected value (S,) of a random chain, the state after it being worth `values` (S,)."""
-    return np.mean(list(_one_by_one(model, values, max_chain_length, np.mean)), axis=0)
-
-
-def _one_by_one(
-    model: TabularModel,
-    values: np.ndarray,
-    max_chain_length: int,
-    over_actions: Callable,
-    discount: Discount = UNDISCOUNTED,
-) -> Iterator[np.ndarray]:
-    """Values (S,) of the actions of chains of 1, 2, … actions, each chosen in its own state."""
-    for _ in range(max_chain_length):
-        targets = model.reward + discount.inside * values[model.next_state]
-        expected = (model.probability * targets).sum(axis=2)
-        values = over_actions(expected, axis=1)
-        yield values
+    Without dice that is the best chain: nothing is learnt on the way.
+    """
+    levels = []
+    for _ in range(longest):
+        values = over(action_values(model, values, gamma), axis=1)
+        levels.append(values)
+    return np.stack(levels)
 
 
 def _read_only(values: np.ndarray, model: TabularModel) -> np.ndarray:
@@ -182,13 +158,9 @@ def play_chains(
     Returns:
         Probabilities (B, S) of the states after, and expected rewards (B,).
     """
-    reach, rewards = np.eye(len(model.terminal))[starts], np.zeros(len(starts))
-    expected = (model.probability * model.reward).sum(axis=2)
-    for step, actions in enumerate(chains.T):
-        for action in range(expected.shape[1]):
-            rows = actions == action
-            rewards[rows] += gamma**step * reach[rows] @ expected[:, action]
-            reach[rows] = reach[rows] @ _transition(model, action)
+    (played, states, weights), rewards = ends_of_chains(model, starts, chains, gamma)
+    reach = np.zeros((len(starts), len(model.terminal)))
+    np.add.at(reach, (played, states), weights)
     return reach, rewards
 
 
@@ -200,13 +172,6 @@ def with_bumps(model: TabularModel) -> TabularModel:
     num_states = len(model.terminal)
     bumped = model.next_state == np.arange(num_states)[:, None, None]
     after = model.next_state + num_states * bumped, model.next_state + num_states
-    twice = {name: np.concatenate([getattr(model, name)] * 2) for name in _PER_STATE}
+    per_state = ("probability", "reward", "terminal", "goal")
+    twice = {name: np.concatenate([getattr(model, name)] * 2) for name in per_state}
     return TabularModel(np.concatenate(after), **twice, states=model.states * 2)
-
-
-def _transition(model: TabularModel, action: int) -> np.ndarray:
-    """Probabilities (S, S) of the states after an action in each state."""
-    dense = np.zeros((len(model.terminal),) * 2)
-    states = np.arange(len(model.terminal))[:, None]
-    np.add.at(dense, (states, model.next_state[:, action]), model.probability[:, action])
-    return dense

@@ -1,9 +1,9 @@
-"""Exact figures of small environments: optimal values, shortest paths, values of a chain policy.
+"""Exact figures of small worlds: best values, shortest paths, and what chains are worth.
 
 A `TabularModel` is a Markov decision process in arrays, taken from the very tables that the
 environment plays. Everything here ignores time limits: it answers what a state is worth, not what
-is left of an episode, which is also what a critic that bootstraps at truncation estimates. What
-chains are worth where actions have several outcomes: see `chance.py`.
+is left of an episode, which is also what a critic that bootstraps at truncation estimates. What the
+best chains are worth where actions have several outcomes: see `chance.py`.
 
 Arrays over states that are returned have one row for each of the N non-terminal states, in the
 order of `TabularModel.non_terminal_states`, which is the order of a text view's `states`.
@@ -12,11 +12,11 @@ order of `TabularModel.non_terminal_states`, which is the order of a text view's
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -73,9 +73,7 @@ class TabularModel:
     @cached_property
     def row_of_state(self) -> np.ndarray:
         """Row (S,) of each state in arrays over N states; −1 for terminal ones."""
-        rows = np.full(len(self.terminal), -1)
-        rows[self.non_terminal] = np.arange(len(self.non_terminal))
-        return rows
+        return np.where(self.terminal, -1, np.cumsum(~self.terminal) - 1)
 
     @property
     def deterministic(self) -> bool:
@@ -88,14 +86,17 @@ class TabularModel:
         return [plain(dict(self.states[number])) for number in self.non_terminal]
 
     @cached_property
-    def _rows(self) -> dict[Any, int]:
-        return {_key(s.values()): row for row, s in enumerate(self.non_terminal_states)}
+    def _rows(self) -> dict[str, int]:
+        return {self._key(state): row for row, state in enumerate(self.non_terminal_states)}
+
+    def _key(self, state: Mapping[str, Any]) -> str:
+        return json.dumps(plain([state[name] for name in self.states[0]]), sort_keys=True)
 
     def row(self, state: Mapping[str, int]) -> int:
         """The row of a state in arrays over N states; `ValueError` if none, or terminal."""
         try:
-            return self._rows[_key(state[name] for name in self.states[0])]
-        except KeyError as error:
+            return self._rows[self._key(state)]
+        except (KeyError, TypeError) as error:
             raise ValueError(f"state: expected a non-terminal state, got {state}") from error
 
 
@@ -127,25 +128,29 @@ def check_model(
         return "states: those of the view's `states`, in the same order, and terminal ones"
     try:
         any(map(model.row, starts or ()))
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         return f"the view's `starts` among its states ({error})"
     return None
-
-
-def _key(values: Iterable[Any]) -> Any:
-    """The values of a state, such that a dictionary finds it; they may hold lists."""
-    key = tuple(values)
-    try:
-        hash(key)
-    except TypeError:
-        return json.dumps(key, sort_keys=True)
-    return key
 
 
 def all_chains(num_actions: int, max_chain_length: int) -> list[tuple[int, ...]]:
     """Every chain, the shortest first, in the order of `ChainGrammar.completions`."""
     lengths = range(1, max_chain_length + 1)
     return [chain for n in lengths for chain in product(range(num_actions), repeat=n)]
+
+
+def pad_chains(chains: Sequence[Sequence[int]]) -> np.ndarray:
+    """Chains of different lengths as one array (C, L), padded with −1."""
+    padded = np.full((len(chains), max(map(len, chains))), -1)
+    for row, chain in zip(padded, chains, strict=True):
+        row[: len(chain)] = chain
+    return padded
+
+
+def action_values(model: TabularModel, values: np.ndarray, gamma: float = 1.0) -> np.ndarray:
+    """Q (…, S, A) of single actions, E[r + γ V(s')], by the values V (…, S) of states."""
+    targets = model.reward + gamma * values[..., model.next_state]
+    return (model.probability * targets).sum(axis=-1)
 
 
 def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_000) -> np.ndarray:
@@ -159,10 +164,84 @@ def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_
     values = np.zeros(len(model.terminal))
     for _ in range(max_iterations):
         previous = values
-        values = chain_values(model, previous, 1, gamma).max(axis=0)
+        values = action_values(model, previous, gamma).max(axis=1)
         if np.abs(values - previous).max() <= 1e-12 * max(1.0, np.abs(values).max()):
             return values[model.non_terminal]
     raise ValueError(f"gamma: expected values to converge in {max_iterations} sweeps, got {gamma}")
+
+
+def _is_best(model: TabularModel, gamma: float = FAR_SIGHTED) -> np.ndarray:
+    """Whether each action (S, A) is among the best."""
+    values = np.zeros(len(model.terminal))
+    values[model.non_terminal] = optimal_values(model, gamma)
+    return is_greatest(action_values(model, values, gamma), tolerance=1e-9)
+
+
+def _distances(model: TabularModel) -> np.ndarray:
+    """Fewest actions (S,) to a goal, by relaxation from the goals outwards."""
+    if not model.deterministic:
+        raise ValueError("model: expected a deterministic one, its actions have several outcomes")
+    distances = np.where(model.goal, 0.0, np.inf)
+    while True:
+        shorter = np.minimum(distances, 1 + distances[model.next_state[:, :, 0]].min(axis=1))
+        if (shorter == distances).all():
+            return distances
+        distances = shorter
+
+
+def shortest_paths(model: TabularModel) -> np.ndarray:
+    """Fewest actions (N,) to a goal, infinite where there is no way; `ValueError` if stochastic."""
+    return _distances(model)[model.non_terminal]
+
+
+@lru_cache(maxsize=8)
+def goes_by_reward(model: TabularModel) -> bool:
+    """Whether, without dice, what earns most is best, and not who is first at the goal.
+
+    That is so where the first action of a shortest path is not among the best of its state.
+    """
+    if not model.deterministic:
+        return False
+    distances = _distances(model)
+    solvable = ~model.terminal & np.isfinite(distances)
+    first = distances[model.next_state[:, :, 0]].argmin(axis=1)
+    is_best = np.take_along_axis(_is_best(model), first[:, None], axis=1)[:, 0]
+    return not solvable.any() or not is_best[solvable].all()
+
+
+def optimal_chains(model: TabularModel, max_chain_length: int) -> list[tuple[int, ...]]:
+    """For each non-terminal state the best way, cut to the longest legal chain.
+
+    That is a shortest path to a goal, and none, (), where there is no way; or what earns most,
+    where rewards lead elsewhere (`goes_by_reward`). Among equally good ways the one whose first
+    differing action has the lowest number; a `ValueError` if the model is stochastic.
+    """
+    successors, distances = model.next_state[:, :, 0], _distances(model)
+    best, lost = distances[successors].argmin(axis=1), np.isinf(distances)
+    if goes_by_reward(model):
+        best, lost = _is_best(model).argmax(axis=1), np.zeros_like(lost)
+    chains = []
+    for state in model.non_terminal:
+        chain = []
+        while not (model.terminal[state] or lost[state]) and len(chain) < max_chain_length:
+            chain.append(int(best[state]))
+            state = successors[state, best[state]]
+        chains.append(tuple(chain))
+    return chains
+
+
+def solution_lengths(model: TabularModel, gamma: float, longest: int = 1000) -> np.ndarray:
+    """Actions (N,) that an optimal player of single actions takes to the end, in expectation.
+
+    Infinite where that is `longest` and more, as where nothing leads to an end.
+    """
+    best = _is_best(model, gamma).argmax(axis=1)
+    rows = np.arange(len(best))
+    successors, shares = model.next_state[rows, best], model.probability[rows, best]
+    lengths = np.zeros(len(best))
+    for _ in range(longest):
+        lengths = np.where(model.terminal, 0.0, 1 + (shares * lengths[successors]).sum(axis=1))
+    return np.where(lengths < longest - 1, lengths, np.inf)[model.non_terminal]
 
 
 def chain_values(
@@ -182,78 +261,42 @@ def chain_values(
     discount = Discount(gamma, discount_per)
     longer, levels = (discount.after(0) * values)[None], []
     for _ in range(max_chain_length):
-        targets = model.reward + discount.inside * longer[:, model.next_state]
-        expected = (model.probability * targets).sum(axis=3)  # (chains so far, S, A)
+        expected = action_values(model, longer, discount.inside)  # (chains so far, S, A)
         longer = np.moveaxis(expected, 2, 0).reshape(-1, len(values))
         levels.append(longer)
     return np.concatenate(levels)
 
 
-def shortest_paths(model: TabularModel) -> np.ndarray:
-    """Fewest actions (N,) to a goal, infinite where there is no way; `ValueError` if stochastic."""
-    return _distances(model)[model.non_terminal]
+def ends_of_chains(
+    model: TabularModel, starts: np.ndarray, chains: np.ndarray, gamma: float
+) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Where B chains end, each played open loop from a start of its own, and what they earn.
 
-
-def optimal_chains(model: TabularModel, max_chain_length: int) -> list[tuple[int, ...]]:
-    """For each non-terminal state the best way, cut to the longest legal chain.
-
-    That is a shortest path to a goal, and none, (), where there is no way; or what earns most,
-    where rewards lead elsewhere (`goes_by_reward`). Among equally good ways the one whose first
-    differing action has the lowest number; a `ValueError` if the model is stochastic.
+    Returns:
+        Which chain ends in which state with what probability, (P,) each; expected rewards (B,), by
+        a discount of each action.
     """
-    successors = model.next_state[:, :, 0]
-    if goes_by_reward(model):
-        best, lost = _best_actions(model), np.zeros(len(successors), dtype=bool)
-    else:
-        distances = _distances(model)
-        best, lost = distances[successors].argmin(axis=1), np.isinf(distances)
-    chains = []
-    for state in model.non_terminal:
-        chain = []
-        while not (model.terminal[state] or lost[state]) and len(chain) < max_chain_length:
-            chain.append(int(best[state]))
-            state = successors[state, best[state]]
-        chains.append(tuple(chain))
-    return chains
-
-
-@lru_cache(maxsize=8)
-def goes_by_reward(model: TabularModel) -> bool:
-    """Whether, without dice, what earns most is best, and not who is first at the goal.
-
-    That is so where the best value of some state is not that of its shortest path.
-    """
-    if not model.deterministic:
-        return False
-    distances = _distances(model)
-    solvable = ~model.terminal & np.isfinite(distances)
-    if not solvable.any():
-        return True
-    first = distances[model.next_state[:, :, 0]].argmin(axis=1)
-    rows, values = np.arange(len(first)), np.zeros(len(first))
-    rewards, successors = model.reward[rows, first, 0], model.next_state[rows, first, 0]
-    for _ in range(int(distances[solvable].max())):
-        values = np.where(solvable, rewards + FAR_SIGHTED * values[successors], 0.0)
-    best = np.zeros(len(first))
-    best[model.non_terminal] = optimal_values(model, FAR_SIGHTED)
-    tolerance = 1e-6 * np.abs(best).max()
-    return bool((best - values > tolerance)[solvable].any())
-
-
-def _best_actions(model: TabularModel, gamma: float = FAR_SIGHTED) -> np.ndarray:
-    """The first of the best actions (S,)."""
-    values = np.zeros(len(model.terminal))
-    values[model.non_terminal] = optimal_values(model, gamma)
-    targets = model.probability * (model.reward + gamma * values[model.next_state])
-    return is_greatest(targets.sum(axis=2), tolerance=1e-9).argmax(axis=1)
-
-
-def pad_chains(chains: Sequence[Sequence[int]]) -> np.ndarray:
-    """Chains of different lengths as one array (C, L), padded with −1."""
-    padded = np.full((len(chains), max(map(len, chains))), -1)
-    for row, chain in zip(padded, chains, strict=True):
-        row[: len(chain)] = chain
-    return padded
+    num_chains, num_outcomes = len(starts), model.next_state.shape[2]
+    lengths, rewards, ends = (chains >= 0).sum(axis=1), np.zeros(num_chains), []
+    played, states, weights = np.arange(num_chains), starts, np.ones(num_chains)
+    for step in range(chains.shape[1] + 1):  # all side by side, one action at a time
+        over = model.terminal[states] | (lengths[played] == step)
+        ends.append((played[over], states[over], weights[over]))
+        played, states, weights = played[~over], states[~over], weights[~over]
+        if len(played) == 0:
+            break
+        actions = chains[played, step]
+        shares = weights[:, None] * model.probability[states, actions]
+        earned = (shares * model.reward[states, actions]).sum(axis=1)
+        rewards += gamma**step * np.bincount(played, earned, num_chains)
+        played, weights = np.repeat(played, num_outcomes), shares.ravel()
+        states = model.next_state[states, actions].ravel()
+        if num_outcomes > 1:  # those of one chain that meet are added up, else they multiply
+            places = played * len(model.terminal) + states
+            places, inverse = np.unique(places[weights > 0], return_inverse=True)
+            weights = np.bincount(inverse, weights[weights > 0])
+            played, states = np.divmod(places, len(model.terminal))
+    return tuple(map(np.concatenate, zip(*ends, strict=True))), rewards
 
 
 def policy_values(
@@ -286,104 +329,23 @@ def policy_values(
             ends an episode, with `gamma` 1).
     """
     num_states, discount = len(model.non_terminal), Discount(gamma, discount_per)
-    _check_policy(chains, probabilities, num_states)
+    if probabilities.shape != (expected := (num_states, len(chains))):
+        raise ValueError(f"probabilities: expected shape {expected}, got {probabilities.shape}")
+    if (probabilities < 0).any() or (probabilities.sum(axis=1) > 1 + 1e-6).any():
+        raise ValueError("probabilities: expected at least 0 each and at most 1 in every row")
     invalid = np.clip(1.0 - probabilities.sum(axis=1), 0.0, 1.0)
-    expected = invalid * invalid_penalty - chain_cost
-    transition = np.zeros(num_states * num_states)
     rows, columns = np.nonzero(probabilities)
-    playing = _Particles(rows, columns, model.non_terminal[rows], probabilities[rows, columns])
-    lengths = (chains >= 0).sum(axis=1)
-    for step in range(chains.shape[1] + 1):  # all chains side by side, one action at a time
-        exhausted = lengths[playing.columns] == step
-        ended, playing = playing.where(exhausted), playing.where(~exhausted)
-        cells = ended.rows * num_states + model.row_of_state[ended.states]
-        np.add.at(transition, cells, discount.after(step) * ended.weights)
-        actions = chains[playing.columns, min(step, chains.shape[1] - 1)]
-        weights = playing.weights[:, None] * model.probability[playing.states, actions]
-        rewards = (weights * model.reward[playing.states, actions]).sum(axis=1)
-        expected += discount.inside**step * np.bincount(playing.rows, rewards, num_states)
-        playing = _spread(model, playing, actions, weights, len(chains))
-    system = np.eye(num_states) - transition.reshape(num_states, num_states)
-    system -= gamma * np.diag(invalid)
+    shares, starts = probabilities[rows, columns], model.non_terminal[rows]
+    ends, rewards = ends_of_chains(model, starts, chains[columns], discount.inside)
+    earned = invalid * invalid_penalty - chain_cost
+    earned += np.bincount(rows, shares * rewards, num_states)
+    played, states, weights = (of_end[~model.terminal[ends[1]]] for of_end in ends)
+    weights = weights * shares[played] * discount.after((chains >= 0).sum(axis=1)[columns[played]])
+    cells = rows[played] * num_states + model.row_of_state[states]
+    transition = np.bincount(cells, weights, num_states**2).reshape(num_states, num_states)
     try:
-        return np.linalg.solve(system, expected)
+        return np.linalg.solve(np.diag(1.0 - gamma * invalid) - transition, earned)
     except np.linalg.LinAlgError as error:
         raise ValueError(
             "gamma: expected less than 1, since this policy can go on for ever"
         ) from error
-
-
-class _Particles(NamedTuple):
-    """Chains under way: chain `columns[i]`, begun in row `rows[i]`, is now in `states[i]`.
-
-    `weights` are probabilities; all fields have shape (P,).
-    """
-
-    rows: np.ndarray
-    columns: np.ndarray
-    states: np.ndarray
-    weights: np.ndarray
-
-    def where(self, mask: np.ndarray) -> _Particles:
-        return _Particles(*(field[mask] for field in self))
-
-
-def _spread(
-    model: TabularModel,
-    particles: _Particles,
-    actions: np.ndarray,
-    weights: np.ndarray,
-    num_chains: int,
-) -> _Particles:
-    """One particle for each outcome (P, K) that is possible and does not end the episode.
-
-    Those of one chain that meet in one state are added up, so that they do not multiply.
-    """
-    num_states, _, num_outcomes = model.next_state.shape
-    spread = _Particles(
-        np.repeat(particles.rows, num_outcomes),
-        np.repeat(particles.columns, num_outcomes),
-        model.next_state[particles.states, actions].ravel(),
-        weights.ravel(),
-    )
-    spread = spread.where(~model.terminal[spread.states] & (spread.weights > 0))
-    if num_outcomes == 1:
-        return spread
-    keys = (spread.rows * num_chains + spread.columns) * num_states + spread.states
-    unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    weights = np.bincount(inverse, spread.weights, len(unique))
-    return spread.where(first)._replace(weights=weights)
-
-
-def _check_policy(chains: np.ndarray, probabilities: np.ndarray, num_states: int) -> None:
-    if probabilities.shape != (num_states, len(chains)):
-        expected = num_states, len(chains)
-        raise ValueError(f"probabilities: expected shape {expected}, got {probabilities.shape}")
-    if (probabilities < 0).any() or (probabilities.sum(axis=1) > 1 + 1e-6).any():
-        raise ValueError("probabilities: expected at least 0 each and at most 1 in every row")
-
-
-def _distances(model: TabularModel) -> np.ndarray:
-    """Fewest actions (S,) to a goal, by relaxation from the goals outwards."""
-    if not model.deterministic:
-        raise ValueError("model: expected a deterministic one, its actions have several outcomes")
-    distances = np.where(model.goal, 0.0, np.inf)
-    while True:
-        shorter = np.minimum(distances, 1 + distances[model.next_state[:, :, 0]].min(axis=1))
-        if (shorter == distances).all():
-            return distances
-        distances = shorter
-
-
-def solution_lengths(model: TabularModel, gamma: float, longest: int = 1000) -> np.ndarray:
-    """Actions (N,) that an optimal player of single actions takes to the end, in expectation.
-
-    Infinite where that is `longest` and more, as where nothing leads to an end.
-    """
-    best = _best_actions(model, gamma)
-    rows = np.arange(len(best))
-    successors, shares = model.next_state[rows, best], model.probability[rows, best]
-    lengths = np.zeros(len(best))
-    for _ in range(longest):
-        lengths = np.where(model.terminal, 0.0, 1 + (shares * lengths[successors]).sum(axis=1))
-    return np.where(lengths < longest - 1, lengths, np.inf)[model.non_terminal]
