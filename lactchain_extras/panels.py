@@ -10,8 +10,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -41,6 +41,7 @@ WORLD = (
     "chain_cost",
 )  # fmt: skip
 """The settings of an environment that say what an episode is."""
+PLAYER = ("model", "adapter", "decoding", "temperature")
 AGAIN = "take it from where it was published"
 DIGITS = 6
 """Of floors and optima: sums differ from machine to machine behind them."""
@@ -60,21 +61,15 @@ def make_panel(config: EnvironmentConfig, count: int, seed: int) -> Panel:
     env = make_language_env(config)
     states = _drawn(env.start_states(), count, seed)
     rollouts = Rollouts(config, num_envs=min(count, 64))
-    held_back = [state in env.held_back for state in states]
+    played = {p.name: _play(rollouts, p, states, seed) for p in _scripted(env)}
     panel = {
         "schema_version": VERSION,
         "world": {name: getattr(config, name) for name in WORLD},
         "packages": _versions(),
         "rules": rules_of(config, states, seed),
         "seed": seed,
-        "tasks": [
-            {"state": state, "held_back": held}
-            for state, held in zip(states, held_back, strict=True)
-        ],
-        "floors": {
-            policy.name: _figures(_play(rollouts, policy, states, seed))
-            for policy in _scripted(env)
-        },
+        "tasks": [{"state": state, "held_back": state in env.held_back} for state in states],
+        "floors": {name: _figures(episodes) for name, episodes in played.items()},
         "optimum": bounds(env, states)["optimum"],
     }
     return _rounded(panel)
@@ -101,20 +96,12 @@ def read_panel(path: str | Path) -> Panel:
     """
     shipped = CONFIGS / "panel" / f"{path}.json"
     path = shipped if re.fullmatch(r"\w+", str(path)) and shipped.is_file() else path
-    panel = _read(path, {"world", "rules", "seed", "tasks"})
-    world, tasks = panel["world"], panel["tasks"]
-    is_world = isinstance(world, dict) and world.keys() == {*WORLD}
-    is_panel = is_world and type(panel["seed"]) is int and isinstance(panel["rules"], str)
-    are_tasks = tasks and _is_list(tasks, dict) and _is_list([t.get("state") for t in tasks], dict)
-    if not (is_panel and are_tasks):
-        raise DataError(
-            f"{path}: expected a world, rules, a seed, and a state in each task; {AGAIN}"
-        )
-    return panel
-
-
-def _is_list(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and all(isinstance(part, kind) for part in value)
+    match panel := _read(path, {"world", "rules", "seed", "tasks"}):
+        case {"world": dict(world), "rules": str(), "seed": int(), "tasks": [_, *_] as tasks}:
+            are_tasks = all(isinstance(t, dict) and isinstance(t.get("state"), dict) for t in tasks)
+            if world.keys() == {*WORLD} and are_tasks:
+                return panel
+    raise DataError(f"{path}: expected a world, rules, a seed, and a state in each task; {AGAIN}")
 
 
 def _read(path: str | Path, names: set[str]) -> dict[str, Any]:
@@ -157,16 +144,11 @@ def write_result(run: Run, path: str, config: Any) -> None:
     """Writes RUN/panel_result.json: what was answered in each task, and what came of it."""
     panel, played = read_panel(path), read_trajectories(run.path("trajectories"))
     actor = config.actor
+    player = {name: getattr(actor, name) for name in PLAYER}
     result = {
         "schema_version": VERSION,
         "panel": seal(panel)[SEAL],
-        "player": {
-            "model": actor.model,
-            "adapter": actor.adapter,
-            "decoding": actor.decoding,
-            "temperature": actor.temperature,
-            "template": config.environment.template,
-        },
+        "player": player | {"template": config.environment.template},
         "answers": [[action.text for action in episode.actions] for episode in played],
         "figures": _figures(played),
     }
@@ -187,7 +169,7 @@ def verify(path: str | Path, result: str | Path) -> dict[str, Any]:
     config = _environment(panel["world"])
     states, seed = starts(path, config)
     answers = told["answers"]
-    if not _is_list(answers, list) or not all(_is_list(said, str) for said in answers):
+    if not (isinstance(answers, list) and all(map(_are_texts, answers))):
         raise DataError(f"{result}: expected a list of texts for each task; {AGAIN}")
     if len(answers) != len(states):
         raise DataError(f"{result}: expected answers to {len(states)} tasks, got {len(answers)}")
@@ -201,18 +183,16 @@ def verify(path: str | Path, result: str | Path) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True)
-class _World:
-    """What a panel says of its world, to be read as settings are."""
-
-    environment: EnvironmentConfig = EnvironmentConfig()
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
 def _environment(world: Mapping[str, Any]) -> EnvironmentConfig:
     """A world as a file tells it; `ConfigError` of values that are no settings."""
     texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in world.items()}
-    words = [word for name, text in texts.items() for word in (f"--environment.{name}", text)]
-    return parse(_World, words).environment
+    return parse(
+        EnvironmentConfig, [w for name, text in texts.items() for w in (f"--{name}", text)]
+    )
 
 
 class _Recorded:
@@ -264,13 +244,7 @@ def _figures(played: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return {name: metadata.version(name) for name in PACKAGES if find_spec(name) is not None}
 
 
 def _rounded(value: Any) -> Any:
