@@ -17,17 +17,12 @@ from lactchain.models.runtime import free_memory
 
 
 class CausalNextToken:
-    """The distribution of the next token, one sentence at a time.
+    """A `NextToken` of a causal language model, one sentence at a time.
 
     Keys and values are kept: a sentence that goes on by one token costs one token.
 
     Args:
         strategy: the instruction before each prompt, as in `ActorConfig`.
-
-    Attributes:
-        vocab_size: V, how many logits there are.
-        eos_token_id: the token that ends a sentence.
-        max_length: longest prompt and sentence together, in tokens.
     """
 
     def __init__(

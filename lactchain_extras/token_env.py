@@ -247,29 +247,27 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
         return reward
 
     def _check_arguments(self, control: str, view: str) -> None:
-        if control not in ("switch", "strength"):
-            raise ConfigError(f"control: expected switch or strength, got {control!r}")
-        if view not in ("compact", "full"):
-            raise ConfigError(f"view: expected compact or full, got {view!r}")
-        if not self.prompts:
-            raise ConfigError("prompts: expected at least one, got none")
-        if not 1 <= self.max_new_tokens < self.model.max_length:
-            raise ConfigError(
-                f"max_new_tokens: expected 1 to {self.model.max_length - 1}, less than the model's "
-                f"context, got {self.max_new_tokens}"
-            )
-        if not 1 <= self.top_k <= self.model.vocab_size:
-            raise ConfigError(
-                f"top_k: expected 1 to {self.model.vocab_size}, the number of tokens, "
-                f"got {self.top_k}"
-            )
-        room = self.model.max_length - self.max_new_tokens
+        context, most = self.model.max_length, self.model.vocab_size
+        room, steps = context - self.max_new_tokens, self.max_new_tokens
+        rules = [
+            (control in ("switch", "strength"), "control", "switch or strength", repr(control)),
+            (view in ("compact", "full"), "view", "compact or full", repr(view)),
+            (self.prompts, "prompts", "at least one", "none"),
+            (
+                1 <= steps < context,
+                "max_new_tokens",
+                f"1 to {context - 1}, less than the model's context",
+                steps,
+            ),
+            (1 <= self.top_k <= most, "top_k", f"1 to {most}, the number of tokens", self.top_k),
+        ]
+        fitting = f"1 to {room} tokens (the model's context of {context} less max_new_tokens)"
         for number, token_ids in enumerate(self._prompt_ids):
-            if not 1 <= len(token_ids) <= room:
-                raise ConfigError(
-                    f"prompts[{number}]: expected 1 to {room} tokens (the model's context of "
-                    f"{self.model.max_length} less max_new_tokens), got {len(token_ids)}"
-                )
+            count = len(token_ids)
+            rules.append((1 <= count <= room, f"prompts[{number}]", fitting, count))
+        for holds, name, expected, got in rules:
+            if not holds:
+                raise ConfigError(f"{name}: expected {expected}, got {got}")
 
 
 class LetterModel:
