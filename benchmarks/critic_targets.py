@@ -92,7 +92,7 @@ def fits(
         critic = EmbeddingCritic.from_config(config, trainable=True, value_scale=scale)
         with tempfile.TemporaryDirectory() as folder, Run.open(f"{folder}/run", config) as run:
             settings = TrainingConfig(max_steps=max(steps, 1), learning_rate=3e-4, batch_size=32)
-            args = training_arguments(settings, folder, 0, disable_tqdm=True)
+            args = training_arguments(settings, folder, 0)
             trainer = CriticTrainer(critic, args, EpisodeTable(episodes, critic), run=run)
             if steps:
                 train(trainer)

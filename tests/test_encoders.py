@@ -107,7 +107,7 @@ def trained(critic: EmbeddingCritic, run_dir: Path, data: list[Trajectory], step
     extra = {"logging_steps": 1}
     settings = TrainingConfig(max_steps=steps, batch_size=16, learning_rate=1e-2, extra=extra)
     table = EpisodeTable(data, critic)
-    args = training_arguments(settings, run_dir / "checkpoints", 0, disable_tqdm=True)
+    args = training_arguments(settings, run_dir / "checkpoints", 0)
     with Run.open(run_dir, TRAINING) as run:
         trainer = CriticTrainer(critic, args, table, run=run)
         train(trainer)

@@ -251,7 +251,7 @@ def test_ilql_stitches_what_no_episode_shows_whole(tmp_path):
         max_steps=400, batch_size=5, learning_rate=2e-3, extra={"adam_beta2": 0.95}
     )
     with open_run(tmp_path / "run") as run:
-        args = training_arguments(training, run.path("checkpoints"), 0, disable_tqdm=True)
+        args = training_arguments(training, run.path("checkpoints"), 0)
         trainer = ILQLTrainer(model, args, view, settings, run=run)
         train(trainer)
         save_result(trainer, run.path("values"))

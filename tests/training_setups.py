@@ -120,7 +120,7 @@ def episodes(terminated: bool = True, num_rows: int | None = None) -> list[Traje
 
 def arguments(settings: TrainingConfig, run: Run) -> TrainingArguments:
     """The arguments of a training whose checkpoints are the run's."""
-    return training_arguments(settings, run.path("checkpoints"), 0, disable_tqdm=True)
+    return training_arguments(settings, run.path("checkpoints"), 0)
 
 
 def actor_config(weights: Path, lora: bool, dtype: str) -> ActorConfig:

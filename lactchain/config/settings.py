@@ -309,7 +309,7 @@ class CriticConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class TrainingConfig(Bounded):
-    """What people set of `transformers.TrainingArguments`; the rest goes through `extra`."""
+    """What people set of `transformers.TrainingArguments`."""
 
     num_epochs: Positive | None = 1.0
     """Passes over the data. Null: follows from the world."""
@@ -327,9 +327,9 @@ class TrainingConfig(Bounded):
     save_every_updates: AtLeast0 = 100
     """Optimiser steps between checkpoints, of which two are kept; 0: only at the end."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of transformers.TrainingArguments, by their own names, such as
-    {weight_decay: 0.01, logging_steps: 50}. Where none are given the learning rate rises over the
-    first tenth of the steps and falls as a cosine, and every tenth step is logged."""
+    """Arguments of transformers.TrainingArguments for optimiser, schedule and logs, by their own
+    names, such as {weight_decay: 0.01, logging_steps: 50}. Where none are given the learning rate
+    rises over the first tenth of the steps and falls as a cosine, and every tenth is logged."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

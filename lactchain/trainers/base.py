@@ -1,10 +1,5 @@
-"""What a trainer is made of: its arguments, its base class, how it starts and what it leaves.
+"""What a trainer is made of: its arguments, its base class, how it starts and what it leaves."""
 
-The bases are `transformers.Trainer` under `GuardedTrainer` (`lactchain.trainers.guards`).
-"""
-
-import copy
-import logging
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,26 +17,18 @@ from lactchain.models.runtime import device
 from lactchain.runs import distributed
 from lactchain.runs.process import refuse_unless_inexact
 from lactchain.storage.checkpoints import latest_checkpoint
-from lactchain.storage.files import disk_errors, in_bytes
+from lactchain.storage.files import disk_errors
 from lactchain.storage.manifests import verify_manifest, write_manifest
 from lactchain.trainers.guards import GuardedTrainer, readable_state
 
 NEVER = 10**9
 """A number of updates that no run reaches."""
 
-OUTWARD = ("push_to_hub", "hub_", "deepspeed", "fsdp", "parallelism_config", "trackio_")
-"""Arguments of transformers by which a file of settings would reach out of its run."""
-LEFT_ALONE = {
-    "accelerator_config": None, "auto_find_batch_size": False, "enable_jit_checkpoint": False,
-    "eval_on_start": False, "eval_strategy": "no", "ignore_data_skip": False,
-    "resume_from_checkpoint": None, "save_only_model": False, "use_liger_kernel": False,
-}  # fmt: skip
-"""Arguments under which a run would not go on as it began, learn from other batches, or end in
-what transformers wants besides."""
-LARGE = 100_000_000
-"""Bytes of a checkpoint that one wants to know of before the first is written."""
-
-log = logging.getLogger(__name__)
+FREE = (
+    "adam_beta1", "adam_beta2", "adam_epsilon", "logging_steps", "lr_scheduler_kwargs",
+    "lr_scheduler_type", "max_grad_norm", "optim", "warmup_steps", "weight_decay",
+)  # fmt: skip
+"""Arguments that `training.extra` may hold: those of the optimiser, the schedule and the logs."""
 
 
 def training_arguments(
@@ -50,7 +37,6 @@ def training_arguments(
     seed: int,
     *,
     report_to: Iterable[str] = (),
-    **more: Any,
 ) -> TrainingArguments:
     """The arguments of `transformers.Trainer` for our settings on the device at hand.
 
@@ -59,63 +45,42 @@ def training_arguments(
     Args:
         output_dir: folder of the `checkpoint-N/`.
         report_to: trackers beside the local metrics.jsonl.
-        more: further arguments that the trainer in question fixes.
 
     Raises:
-        ConfigError: `settings.extra` holds an argument that does not exist, is set elsewhere, or
-            has a value that transformers refuses.
+        ConfigError: `settings.extra` holds an argument that is not free, or one with a value that
+            transformers refuses.
     """
+    for name in settings.extra:
+        if name not in FREE:
+            raise ConfigError(f"training.extra.{name}: expected one of {', '.join(FREE)}")
     on_cuda = device().type == "cuda"
-    known = TrainingArguments.__dataclass_fields__
-    fixed: dict[str, Any] = {
+    given: dict[str, Any] = {
         "output_dir": str(output_dir),
         "seed": seed,
         "data_seed": seed,
         "num_train_epochs": settings.num_epochs,
         "max_steps": settings.max_steps,
         "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1,  # below 1 transformers takes it for a share of the steps
+        "optim": "adamw_torch",
         "per_device_train_batch_size": settings.batch_size,
+        "per_device_eval_batch_size": settings.batch_size,
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
         "activation_checkpointing": settings.gradient_checkpointing,
-        "save_strategy": "steps",
         "save_steps": settings.save_every_updates or NEVER,
-        # Groups by length draw from the global random state: a resumed run would see other batches.
-        "train_sampling_strategy": "random",
-        "save_total_limit": None,  # it rotates before the new checkpoint is verified
+        "logging_steps": 10,
         "logging_nan_inf_filter": False,
-        "bf16": False,
-        "fp16": False,
+        "disable_tqdm": False,
         "report_to": list(report_to),
         "use_cpu": not on_cuda,
         "dataloader_pin_memory": on_cuda,
         "remove_unused_columns": False,
         "ddp_find_unused_parameters": False,
         "ddp_timeout": int(distributed.timeout.total_seconds()),
-        **LEFT_ALONE,
-        **more,
-    }
-    for name in settings.extra:
-        if name not in known:
-            raise ConfigError(f"training.extra.{name}: no such argument of TrainingArguments")
-        if name.startswith(OUTWARD):
-            raise ConfigError(
-                f"training.extra.{name}: expected nothing that reaches beyond the run; lactchain "
-                "export writes to the hub, and configs/accelerate spreads a training"
-            )
-        if name in fixed:
-            raise ConfigError(
-                f"training.extra.{name}: set by the trainer itself or by a field of `training`"
-            )
-    defaults = {
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 0.1,  # below 1 transformers takes it for a share of the steps
-        "optim": "adamw_torch",
-        "disable_tqdm": False,
-        "logging_steps": 10,
-        "per_device_eval_batch_size": settings.batch_size,
     }
     try:
-        arguments = TrainingArguments(**{**defaults, **fixed, **settings.extra})
+        arguments = TrainingArguments(**given | settings.extra)
         _try_steps(arguments)
     except Exception as error:  # noqa: BLE001  - theirs are of every kind (transformers 5.23)
         raise ConfigError(f"training.extra: refused by transformers: {error}") from error
@@ -130,13 +95,7 @@ def _try_steps(arguments: TrainingArguments) -> None:
     for name in ("max_grad_norm", "weight_decay"):
         if not isinstance(value := getattr(arguments, name), int | float) or not value >= 0:
             raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
-    optimizer_of = transformers.Trainer.get_optimizer_cls_and_kwargs
-    kind, settings = optimizer_of(arguments)
-    for name in ("optim_args", "optim_target_modules"):
-        without = copy.copy(arguments)
-        setattr(without, name, None)
-        if getattr(arguments, name) and settings == optimizer_of(without)[1]:
-            raise ValueError(f"{name}: {arguments.optim} takes none of it; leave it out")
+    kind, settings = transformers.Trainer.get_optimizer_cls_and_kwargs(arguments)
     optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
     transformers.get_scheduler(
         arguments.lr_scheduler_type,
@@ -147,7 +106,7 @@ def _try_steps(arguments: TrainingArguments) -> None:
     )
 
 
-class RunTrainer(GuardedTrainer, transformers.Trainer):
+class RunTrainer(GuardedTrainer):
     """Base of the trainers whose `compute_loss` returns the mean over its batch."""
 
     loss_is_scaled_for_ga = False
@@ -214,7 +173,6 @@ def train(trainer: GuardedTrainer) -> TrainOutput:
         DataError: the checkpoint does not fit this launch.
     """
     checkpoint = latest_checkpoint(trainer.args.output_dir)
-    _tell_size(trainer)
     if checkpoint is None:
         trainer.run.truncate_metrics(0)
     else:
@@ -241,14 +199,6 @@ def train(trainer: GuardedTrainer) -> TrainOutput:
         state = trainer.state
         raise trainer.interruption(f"at step {state.global_step} of {state.max_steps}")
     return output
-
-
-def _tell_size(trainer: GuardedTrainer) -> None:
-    """Says beforehand what a large training writes: weights, and two moments of each."""
-    trained = [p for p in trainer.model.parameters() if p.requires_grad]
-    size = sum(p.numel() * (p.element_size() + 8) for p in trained)
-    if size > LARGE and trainer.is_world_process_zero():
-        log.info("%s: each checkpoint takes %s", trainer.args.output_dir, in_bytes(size))
 
 
 def save_result(

@@ -17,7 +17,6 @@ from transformers import (
     DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
     TrainerCallback,
     TrainingArguments,
 )
@@ -150,7 +149,7 @@ def as_one_sequence(batch: dict[str, Tensor], dtype: torch.dtype) -> dict[str, T
     return {**texts, "labels": batch["labels"].flatten()[None]}
 
 
-class BehaviorCloningTrainer(GuardedTrainer, Trainer):
+class BehaviorCloningTrainer(GuardedTrainer):
     """Minimises the mean negative log-likelihood of the completions' tokens.
 
     Rows are those of `cloning_rows` or `decision_rows`.

@@ -244,8 +244,9 @@ class CriticTrainer(HeadedTrainer):
         """Rows."""
         return torch.tensor([len(inputs["target"])], device=inputs["target"].device)
 
-    def set_epoch(self, epoch: int) -> None:
+    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
         """Computes the targets of an epoch, unless a checkpoint within it brought them."""
+        epoch = int(state.epoch or 0)
         if epoch == self._targets_epoch:
             return
         if self._needs_values or self._targets_epoch < 0:

@@ -1,8 +1,8 @@
 """Checked steps, verified checkpoints, exact resume, stops that lose nothing.
 
-`GuardedTrainer` is mixed in before `transformers.Trainer`, which does the training. It adds what a
-long run needs: a step whose loss or gradient is not finite is never taken; a signal saves and
-stops; a checkpoint counts only once its manifest is written.
+`GuardedTrainer` is `transformers.Trainer` with what a long run needs: a step whose loss or gradient
+is not finite is never taken; a signal saves and stops; a checkpoint counts only once its manifest
+is written.
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from accelerate.utils import save_fsdp_optimizer
 from peft import PeftModel
 from safetensors.torch import save_file
@@ -59,8 +60,8 @@ def readable_state(checkpoint: str | Path | None) -> AbstractContextManager[None
     return readable(checkpoint, how, "its state cannot be read")
 
 
-class GuardedTrainer(WindowedTrainer):
-    """Mixin before `transformers.Trainer`: checked steps, verified checkpoints, window metrics.
+class GuardedTrainer(WindowedTrainer, transformers.Trainer, TrainerCallback):
+    """A trainer that hears of its own training, as its callback: the methods `on_...`.
 
     Args:
         run: receives the metrics, and the batch that made a step non-finite.
@@ -84,35 +85,34 @@ class GuardedTrainer(WindowedTrainer):
                 plugin.mixed_precision_policy, reduce_dtype=torch.float32, output_dtype=None
             )
         trackers = tuple(get_reporting_integration_callbacks(self.args.report_to))
-        for callback in self.callback_handler.callbacks:
+        callbacks = self.callback_handler.callbacks
+        for place, callback in enumerate(callbacks):
             if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
-                self._keep_events(callback)
-        self.callback_handler.callbacks = [
-            OptionalTracker(lambda tracker=callback: tracker, type(callback).__name__)
-            if isinstance(callback, trackers)
-            else callback
-            for callback in self.callback_handler.callbacks
-        ]
+                callback.logging_dir = str(run.path("tensorboard"))
+            if isinstance(callback, trackers):
+                callbacks[place] = OptionalTracker(
+                    lambda tracker=callback: tracker, type(callback).__name__
+                )
         self.pop_callback(ProgressCallback)
-        self.add_callback(GuardCallback(self))
+        self.add_callback(self)
+
+    # --- from the start of a training to its end, in this order ----------------------------------
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """Trains, and says how far it is."""
         with under_way("training") as self.step:
             return super().train(*args, **kwargs)
 
-    def _keep_events(self, callback: TensorBoardCallback) -> None:
-        """Events of TensorBoard go into the run's folder, each step once in a run that goes on."""
-        writer = callback._SummaryWriter
-        callback.logging_dir = str(self.run.path("tensorboard"))
-        # Called when the training begins, and knows what it goes on from.
-        callback._SummaryWriter = lambda log_dir: writer(
-            log_dir, purge_step=self.state.global_step + 1
-        )
-
     def get_train_dataloader(self) -> DataLoader:
         """Each row comes once an epoch, whatever the number of processes."""
         return share_out(super().get_train_dataloader())
+
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        """Says how long the training is, and where it goes on."""
+        with readable_state(Path(args.output_dir, self.parent_checkpoint or "")):
+            self.resume_window()
+        self.step.total = state.max_steps
+        self.step.resumed(state.global_step)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
         """One forward and backward pass; remembers the batch until the update has been checked."""
@@ -122,8 +122,24 @@ class GuardedTrainer(WindowedTrainer):
         self._micro_batches.append((inputs, loss))
         return loss
 
-    def set_epoch(self, epoch: int) -> None:
-        """Called before each epoch, the first one after a resume included."""
+    def on_substep_end(self, args, state, control, **kwargs) -> None:
+        """Ends the training within an update, if a signal came to any process.
+
+        What was accumulated is computed anew by the run that goes on: its draws are taken back, and
+        its metrics.
+        """
+        if not distributed.any_of(stop_requested() > 0):
+            return
+        self._micro_batches.clear()
+        self._tr_loss, self._sums = self._window_before
+        for (_, put_back), before in zip(GENERATORS, self._random_states, strict=False):
+            put_back(before)
+        self.save_now()
+        self.stopped = control.should_training_stop = True
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
+        """Raises `NonFiniteError` instead of letting a bad step happen."""
+        self.check_update()
 
     def check_update(self) -> None:
         """Called before the optimiser steps: all processes agree to go on, to save, or to fail.
@@ -143,23 +159,6 @@ class GuardedTrainer(WindowedTrainer):
         self._micro_batches.clear()
         self.stopped = stop
 
-    def update_taken(self) -> None:
-        """Called after each update: what is random goes on from here, also in a resumed run."""
-        self._random_states = [read() for read, _ in GENERATORS]
-
-    def drop_update(self) -> None:
-        """Saves the state after the last whole update; what was accumulated since is computed anew.
-
-        The draws of the micro-batches that are dropped are taken back, and their metrics.
-        """
-        self._micro_batches.clear()
-        self.go_back(self._window_before)
-        if self._random_states:
-            for (_, put_back), state in zip(GENERATORS, self._random_states, strict=True):
-                put_back(state)
-        self.save_now()
-        self.stopped = True
-
     def _fail(self, losses: list[float], what: str) -> None:
         step, rank = self.state.global_step + 1, self.args.process_index
         path = self.run.path(f"nonfinite/step-{step}-rank-{rank}.safetensors")
@@ -178,18 +177,28 @@ class GuardedTrainer(WindowedTrainer):
             f"{self.parent_checkpoint or '(none yet)'}; {LOWER}"
         )
 
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        """Saves and ends the training, if a signal came; an evaluation due now is left out.
+
+        What is random goes on from here, also in a resumed run. The last window is logged before
+        the last checkpoint, which vouches for it then.
+        """
+        self._random_states = [read() for read, _ in GENERATORS]
+        self.step.at(state.global_step)
+        if state.global_step >= state.max_steps:
+            control.should_log = True
+        elif self.stopped:
+            control.should_save = control.should_training_stop = True
+            control.should_evaluate = False
+
     def stop_if_asked(self) -> None:
         """Called between the batches of an evaluation; all processes agree.
 
         Raises:
             Interrupted: a signal came. The evaluation is lost, and nothing else.
         """
-        if self.stop_asked():
+        if distributed.any_of(stop_requested() > 0):
             raise self.interruption(f"in an evaluation after step {self.state.global_step}")
-
-    def stop_asked(self) -> bool:
-        """Whether a signal came to any process."""
-        return distributed.any_of(stop_requested() > 0)
 
     def interruption(self, where: str) -> Interrupted:
         """The error of a stop, which says where the state is, if there is any."""
@@ -197,13 +206,6 @@ class GuardedTrainer(WindowedTrainer):
         if self.state.global_step == 0:
             saved = "before there was anything to save; give the same command to begin again"
         return Interrupted(stop_requested() or signal.SIGTERM, f"stopped {where}, {saved}")
-
-    def save_now(self) -> None:
-        """Saves the state after the last update, unless that was done."""
-        step = self.state.global_step
-        if step > 0 and self.parent_checkpoint != f"checkpoint-{step}":
-            self._save_checkpoint(self.model_wrapped, None)
-            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, also to metrics.jsonl, with the means of what all processes recorded since then.
@@ -223,6 +225,15 @@ class GuardedTrainer(WindowedTrainer):
         if "loss" in logs:
             self.step.note = f"loss {float(logs['loss']):.3g}"
 
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def save_now(self) -> None:
+        """Saves the state after the last update, unless that was done."""
+        step = self.state.global_step
+        if step > 0 and self.parent_checkpoint != f"checkpoint-{step}":
+            self._save_checkpoint(self.model_wrapped, None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves; refuses weights that are not finite, and never writes into an older attempt."""
         trained = ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
@@ -238,6 +249,25 @@ class GuardedTrainer(WindowedTrainer):
         self.accelerator.wait_for_everyone()
         with disk_errors(checkpoint):
             super()._save_checkpoint(model, trial)
+
+    def on_save(self, args, state, control, **kwargs) -> None:
+        """Declares a checkpoint valid once all processes wrote their part; then prunes old ones."""
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            named = self.model.named_parameters()
+            facts = {
+                "parent": self.parent_checkpoint,
+                "global_step": state.global_step,
+                "max_steps": state.max_steps,
+                "trainable": [name for name, parameter in named if parameter.requires_grad],
+                "metrics": self.run.mark_metrics(),
+                **self.provenance,
+            }
+            write_manifest(checkpoint, facts)
+            prune_checkpoints(args.output_dir, self.keep_checkpoints)
+        self.accelerator.wait_for_everyone()
+        self.parent_checkpoint = checkpoint.name
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Writes what is trained; of a sharded model that is all that is gathered."""
@@ -275,68 +305,6 @@ class GuardedTrainer(WindowedTrainer):
 
     def _load_from_checkpoint(self, checkpoint: str, model: nn.Module | None = None) -> None:
         load_trained(self.model, Path(checkpoint))
-
-
-class GuardCallback(TrainerCallback):
-    """Has updates checked before they are taken, stops if so asked, makes checkpoints valid."""
-
-    def __init__(self, trainer: Any) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Says how long the training is, and where it goes on."""
-        with readable_state(Path(args.output_dir, self.trainer.parent_checkpoint or "")):
-            self.trainer.resume_window()
-        self.trainer.step.total = state.max_steps
-        self.trainer.step.resumed(state.global_step)
-
-    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
-        """Tells the trainer which epoch it is."""
-        self.trainer.set_epoch(int(state.epoch or 0))
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs) -> None:
-        """Raises `NonFiniteError` instead of letting a bad step happen."""
-        self.trainer.check_update()
-
-    def on_substep_end(self, args, state, control, **kwargs) -> None:
-        """Ends the training within an update, if a signal came to any process."""
-        if self.trainer.stop_asked():
-            self.trainer.drop_update()
-            control.should_training_stop = True
-
-    def on_step_end(self, args, state, control, **kwargs) -> None:
-        """Saves and ends the training, if a signal came; an evaluation due now is left out.
-
-        The last window is logged before the last checkpoint, which vouches for it then.
-        """
-        self.trainer.update_taken()
-        self.trainer.step.at(state.global_step)
-        if state.global_step >= state.max_steps:
-            control.should_log = True
-        if self.trainer.stopped and state.global_step < state.max_steps:
-            control.should_save = True
-            control.should_evaluate = False
-            control.should_training_stop = True
-
-    def on_save(self, args, state, control, **kwargs) -> None:
-        """Declares a checkpoint valid once all processes wrote their part; then prunes old ones."""
-        trainer = self.trainer
-        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        trainer.accelerator.wait_for_everyone()
-        if trainer.is_world_process_zero():
-            named = trainer.model.named_parameters()
-            facts = {
-                "parent": trainer.parent_checkpoint,
-                "global_step": state.global_step,
-                "max_steps": state.max_steps,
-                "trainable": [name for name, parameter in named if parameter.requires_grad],
-                "metrics": trainer.run.mark_metrics(),
-                **trainer.provenance,
-            }
-            write_manifest(checkpoint, facts)
-            prune_checkpoints(args.output_dir, trainer.keep_checkpoints)
-        trainer.accelerator.wait_for_everyone()
-        trainer.parent_checkpoint = checkpoint.name
 
 
 class SharedOut(BatchSampler):

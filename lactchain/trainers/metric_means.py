@@ -42,16 +42,11 @@ class WindowedTrainer:
         """What the metrics of the logging window are made of so far: its loss, and `_sums`."""
         return torch.as_tensor(getattr(self, "_tr_loss", 0.0)).clone(), dict(self._sums)
 
-    def go_back(self, window: tuple[Tensor, dict[str, Tensor]]) -> None:
-        """Forgets what came after `window`."""
-        self._tr_loss, self._sums = window
-
     def resume_window(self) -> None:
         """Goes on with the logging window that the checkpoint was written in."""
-        file = self._window_file(Path(self.args.output_dir) / (self.parent_checkpoint or ""))
         if self.parent_checkpoint is None:
             return
-        stored = read_json(file)
+        stored = read_json(self._window_file(Path(self.args.output_dir, self.parent_checkpoint)))
         exact = {"dtype": torch.float64, "device": self.args.device}
         self._sums = {n: torch.tensor(s, **exact) for n, s in stored["sums"].items()}
         self._tr_loss = self._tr_loss.new_tensor(stored["loss"])

@@ -266,13 +266,13 @@ class ILQLTrainer(TokenValueTrainer):
         model.start_target()
         super().__init__(model, *args, **kwargs)
 
-    def set_epoch(self, epoch: int) -> None:
+    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
         """Spreads the target network as the model is by now, if it is at all."""
         self.values.spread_target()
 
-    def update_taken(self) -> None:
+    def on_step_end(self, args, state, control, **kwargs) -> None:
         """Moves the target network, before a checkpoint is written."""
-        super().update_taken()
+        super().on_step_end(args, state, control, **kwargs)
         self.values.update_target(self.settings.tau)
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
