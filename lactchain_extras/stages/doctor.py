@@ -5,7 +5,7 @@ writes nothing. It ends with exit code 8 where something is not as it must be.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -71,38 +71,29 @@ class Finding:
 
 
 def main(config: DoctorConfig) -> list[Finding]:
-    """Prints the findings of each server; returns them all."""
+    """Prints the findings of each server; `ServerError` where something is amiss."""
     if is_dry_run():
         console.print(NOTHING_DONE)
         return []
     found: list[Finding] = []
-    env = make_language_env(config.environment)
+    env, served = make_language_env(config.environment), config.actor.served
     state, _ = env.reset(seed=0)
-    for served in servers(config):
-        console.print(plain(served.urls[0]), soft_wrap=True)
-        for finding in examine(replace(config.actor, served=served), env.grammar, state):
+    if config.url is not None:
+        served = ServedConfig([config.url], config.dialect, timeout_seconds=20.0)
+    for url in served.urls:  # each by itself
+        console.print(plain(url), soft_wrap=True)
+        actor = replace(config.actor, served=replace(served, urls=[url]))
+        for finding in examine(actor, env.grammar, state):
             found.append(finding)
             mend = f"; {finding.mend}" if finding.ok is False else ""
             line = f"  {finding.what:18}{MARKS[finding.ok]:8} {finding.found}{mend}"
             console.print(plain(line), soft_wrap=True)
-    check_all(found)
-    return found
-
-
-def servers(config: DoctorConfig) -> list[ServedConfig]:
-    """Each server by itself."""
-    if config.url is not None:
-        return [ServedConfig([config.url], config.dialect, timeout_seconds=20.0)]
-    return [replace(config.actor.served, urls=[url]) for url in config.actor.served.urls]
-
-
-def check_all(found: Sequence[Finding]) -> None:
-    """Raises `ServerError` where something is amiss."""
     if amiss := [finding.what for finding in found if finding.ok is False]:
         raise ServerError(
             f"doctor: expected all of {len(found)} checks to pass, {len(amiss)} did not "
             f"({', '.join(amiss)}); each line above says what helps"
         )
+    return found
 
 
 class Visit:
