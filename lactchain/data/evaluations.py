@@ -311,16 +311,13 @@ def endless_rate(trajectories: Sequence[Trajectory], max_chain_length: int) -> f
 
     Without a word on success those that were cut have failed. 0 where chains have a single action.
     """
-    if max_chain_length == 1:
-        return 0.0
-    return _share([_is_endless(t, max_chain_length) for t in trajectories])
-
-
-def _is_endless(trajectory: Trajectory, max_chain_length: int) -> bool:
-    *_, last = trajectory.infos
-    lengths = [len(i["executed"]) for i in trajectory.infos[1:] if not i["invalid_action"]]
-    well = trajectory.terminated if last["success"] is None else last["success"]
-    return bool(lengths) and min(lengths) == max_chain_length and not well
+    failed = []
+    for trajectory in trajectories:
+        lengths = [len(i["executed"]) for i in trajectory.infos[1:] if not i["invalid_action"]]
+        success = trajectory.infos[-1]["success"]
+        well = trajectory.terminated if success is None else success
+        failed.append(bool(lengths) and min(lengths) == max_chain_length and not well)
+    return 0.0 if max_chain_length == 1 else _share(failed)
 
 
 def _states(trajectory: Trajectory) -> list[str]:
