@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 from measuring import ROOT
+from wordle_tree import BestWords
 from worlds import WORLDS as PRESETS
 
 from lactchain.config.parsing import parse
@@ -124,7 +125,7 @@ WORLDS = {
 def unknown_lake(**kwargs: Any) -> LanguageEnv:
     """FrozenLake whose dynamics nobody is told, so that every method has to play to know them."""
     env = gym.make("FrozenLake-v1", **kwargs)
-    return LanguageEnv(env, replace(shipped_view(env.unwrapped), model=None, unmodelled="hidden"))
+    return LanguageEnv(env, replace(shipped_view(env.unwrapped), model=None))
 
 
 gym.register("peers/UnknownLake-v0", entry_point="peer_worlds:unknown_lake")
@@ -164,7 +165,8 @@ def bounds(world: World, config: EnvironmentConfig) -> dict[str, dict[str, float
         return {"random": known["floors"]["random"], "optimum": known["optimum"]}
     told, found = replace(config, template=None, history=1), {}
     for name in world.floors:
-        policy = behavior_policy(make_language_env(told), {name: 1.0})
+        env = make_language_env(told)
+        policy = BestWords(env) if name == "lookahead" else behavior_policy(env, {name: 1.0})
         _, played = evaluate(policy, told, 0, world.num_games or 200)
         found[name] = {"success": played["success_rate"], "return": played["episode_return"]}
     return found

@@ -23,7 +23,7 @@ _MODULES = {
     "environments.language": "LanguageEnv language_env make_language_env",
     "environments.views": "TextView",
     "environments.extractors": "Chain Rejection make_extractor",
-    "environments.scripted": "HumanPolicy Mixture OptimalChains RandomChains",
+    "environments.scripted": "Mixture OptimalChains RandomChains",
     "baselines.vector": "make_vector_env",
     "worlds.gridworld": "GridWorld GridWorldVectorEnv",
     "models.actor": "LanguageActor",

@@ -20,6 +20,7 @@ from lactchain.errors import ConfigError
 from lactchain.storage.files import atomic_write
 from lactchain.storage.manifests import read_run_file
 from lactchain.types import Action, Policy, Trajectory
+from lactchain_extras.canvas import pixels as pixels  # of worlds that are asked for them
 from lactchain_extras.stages.play import PlayConfig
 
 FRAME_MS, LAST_MS = 350, 2_000

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lactchain.environments.checks import at_least_one
+from lactchain.environments.faults import at_least_one
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import RowPolicy
 from lactchain.environments.views import State, TextView
@@ -22,7 +22,6 @@ from lactchain.worlds.cells import (
     CellTables,
     CellWorld,
     cell_view,
-    check_ways,
     find,
     neighbours,
     numbers,
@@ -32,43 +31,39 @@ from lactchain.worlds.cells import (
 MOVES = [UP, DOWN, LEFT, RIGHT]
 """Where the actions lead."""
 
-LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[int, int]]] = {
-    "double_t": (
-        (
-            "1111111111111",
-            "1000001000001",
-            "1110111110111",
-            "1110111110111",
-            "1110111110111",
-            "1110000000111",
-            "1111110111111",
-            "1111110111111",
-            "1111110111111",
-            "1111111111111",
-        ),
-        (8, 6),
-    ),
-    "u": (("11111", "10001", "10101", "10101", "11111"), (3, 3)),
-    "rooms": (
-        (
-            "11111111111111111",
-            "10000001000000001",
-            "10111101011111101",
-            "10100101010000101",
-            "10101101010110101",
-            "10100000000100101",
-            "10111011110111101",
-            "10001010010000001",
-            "11101010011111011",
-            "10001000010001001",
-            "10111111010100001",
-            "10000000010111111",
-            "10111111000000001",
-            "10000001011111101",
-            "11111111111111111",
-        ),
-        (7, 8),
-    ),
+DOUBLE_T = """
+1111111111111
+1000001000001
+1110111110111
+1110111110111
+1110111110111
+1110000000111
+1111110111111
+1111110111111
+1111110111111
+1111111111111
+"""
+ROOMS = """
+11111111111111111
+10000001000000001
+10111101011111101
+10100101010000101
+10101101010110101
+10100000000100101
+10111011110111101
+10001010010000001
+11101010011111011
+10001000010001001
+10111111010100001
+10000000010111111
+10111111000000001
+10000001011111101
+11111111111111111
+"""
+LAYOUTS: dict[str, tuple[list[str], tuple[int, int]]] = {
+    "double_t": (DOUBLE_T.split(), (8, 6)),
+    "u": (["11111", "10001", "10101", "10101", "11111"], (3, 3)),
+    "rooms": (ROOMS.split(), (7, 8)),
 }
 """The mazes that are shipped: rows of 1 (wall) and 0 (free), and the goal (row, column)."""
 
@@ -98,7 +93,10 @@ class MazeTables(CellTables):
         start: Sequence[int] | None = None,
         reward: Reward | None = None,
     ) -> None:
-        rows, goal = _rows(layout), _goal(layout, goal)
+        rows, usual_goal = _laid_out(layout)
+        goal = usual_goal if goal is None else goal
+        if goal is None:
+            raise ValueError("goal: expected row, column for a layout of your own, got none")
         self.free = np.array([[mark == "0" for mark in row] for row in rows])
         self.observations = np.argwhere(self.free)
         cells, states = numbers(self.observations), np.arange(len(self.observations))
@@ -107,26 +105,24 @@ class MazeTables(CellTables):
         self.goal = tuple(self.observations[goal_state].tolist())
         self.terminal = states == goal_state
         near = neighbours(self.free)[:, MOVES]
-        self.bumped = near < 0
-        self.next_state = np.where(self.bumped, states[:, None], near)
+        self.next_state = np.where(near < 0, states[:, None], near)
         self.rewards = np.where(self.terminal[self.next_state], 0.0, -1.0)
         if reward is not None:
             self.rewards = tabulate(reward, self.observations, self.next_state)
         self.start_states = self.starts(
             start is None or states == find("start", start, cells, expected)
         )
-        wanted = np.append(self.start_states, goal_state)
-        check_ways("layout", near, wanted, self.observations)
+        self.check_ways("layout")
 
 
-def _rows(layout: str | Sequence[str]) -> Sequence[str]:
-    """The rows of a layout, all of one length."""
+def _laid_out(layout: str | Sequence[str]) -> tuple[Sequence[str], tuple[int, int] | None]:
+    """The rows of a layout, all of one length, and the goal of a named one."""
     if isinstance(layout, str):
         if layout not in LAYOUTS:
             raise ValueError(
                 f"layout: expected one of {sorted(LAYOUTS)}, or rows of 0 and 1, got {layout!r}"
             )
-        return LAYOUTS[layout][0]
+        return LAYOUTS[layout]
     if not isinstance(layout, Sequence) or not layout:
         raise ValueError(f"layout: expected rows of 0 and 1, got {layout}")
     for number, row in enumerate(layout):
@@ -135,15 +131,7 @@ def _rows(layout: str | Sequence[str]) -> Sequence[str]:
                 f"layout: row {number}: expected {len(layout[0])} characters 0 or 1 in quotes, got"
                 f" {row!r}"
             )
-    return layout
-
-
-def _goal(layout: str | Sequence[str], goal: Sequence[int] | None) -> Sequence[int]:
-    if goal is not None:
-        return goal
-    if isinstance(layout, str):
-        return LAYOUTS[layout][1]
-    raise ValueError("goal: expected row, column for a layout of your own, got none")
+    return layout, None
 
 
 ACTION_NAMES = ("move up", "move down", "move left", "move right")
@@ -276,6 +264,9 @@ class Maze(CellWorld):
         Fields: row, column, goal_row, goal_column (their digits apart, as LMRL-Gym writes them),
         walls (a sentence), sides (the walls as letters, `R L A B`).
         """
+        (height, width), (row, column) = self.tables.free.shape, self.tables.goal
+        walls = [Mark(x, y, "wall") for y, x in np.argwhere(~self.tables.free).tolist()]
+        background = (*walls, Mark(column, row, "goal"))
         return cell_view(
             slice(None, None, -1),  # x first
             action_names=ACTION_NAMES,
@@ -288,7 +279,7 @@ class Maze(CellWorld):
             ending=_ending,
             max_chains=self.max_steps,
             policies={"legal": LegalMoves},
-            picture=_picture(self.tables),
+            picture=Picture(width, height, _scene, background, fog_unless="row"),
         )
 
     def _outcome(
@@ -328,29 +319,14 @@ TERSE_TEMPLATE = "{sides}\n"
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, str]:
     tables = env.unwrapped.tables
-    row, column = map(_spelled, observation.tolist())
-    goal_row, goal_column = map(_spelled, tables.goal)
+    digits = [" ".join(str(number)) for number in (*observation.tolist(), *tables.goal)]
+    place = dict(zip(("row", "column", "goal_row", "goal_column"), digits, strict=True))
     bumped = tables.bumped[env.unwrapped.state]
-    walls = {"walls": wall_sentence(bumped), "sides": wall_letters(bumped)}
-    place = {"row": row, "column": column} | walls
-    return place | {"goal_row": goal_row, "goal_column": goal_column}
-
-
-def _spelled(number: int) -> str:
-    """Digit by digit: 10 reads `1 0`."""
-    return " ".join(str(number))
+    return place | {"walls": wall_sentence(bumped), "sides": wall_letters(bumped)}
 
 
 def _ending(env: gym.Env) -> str:
     return "Success\n" if env.unwrapped.succeeded else "Failure\n"
-
-
-def _picture(tables: MazeTables) -> Picture:
-    height, width = tables.free.shape
-    walls = (Mark(x, y, "wall") for y, x in np.argwhere(~tables.free).tolist())
-    row, column = map(int, tables.goal)
-    background = (*walls, Mark(column, row, "goal"))
-    return Picture(width, height, _scene, background, fog_unless="row")
 
 
 def _scene(state: State) -> Scene:

@@ -19,19 +19,21 @@ import numpy as np
 from gymnasium import spaces
 from minigrid.core.constants import COLOR_NAMES
 from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
+from minigrid.minigrid_env import MiniGridEnv
 from minigrid.utils.baby_ai_bot import BabyAIBot, DisappearedBoxError
 
-from lactchain.environments.checks import at_least_one
+from lactchain.environments.faults import at_least_one
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.scripted import RandomChains, RowPolicy
-from lactchain.environments.views import State, TextView, fresh, reset_into
+from lactchain.environments.views import State, TextView, reset_into
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain_extras.balrog_levels import MIXED, MixedLocal
-from lactchain_extras.minigrid_sight import STEPS, seen
 
 ACTION_NAMES = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
 """Those of BALROG, in MiniGrid's order. BabyAI's levels have no use for the last one."""
 FACING = ("east", "south", "west", "north")
+STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))
+"""(dx, dy) of the directions, which MiniGrid numbers so."""
 FAILURES_OF_THE_BOT = (
     AssertionError, AttributeError, DisappearedBoxError, LookupError, TypeError, ValueError,
 )  # fmt: skip
@@ -135,7 +137,7 @@ class MiniGrid(gym.Env[np.ndarray, int]):
             relative="Mission: {mission}.\nYou see {seen}. There are {ahead} free steps ahead of"
             " you, {left} on your left and {right} on your right. You carry {carrying}.{feedback}",
             describe=_describe,
-            get_state=_state,
+            get_state=attrgetter("unwrapped.state"),
             set_state=reset_into,
             states=_tasks,
             position=_position,
@@ -144,7 +146,6 @@ class MiniGrid(gym.Env[np.ndarray, int]):
             rare_words=" ".join((*COLOR_NAMES, "key ball box door open closed locked goal")),
             policies={"bot": Bot} if is_babyai else {},
             competent="bot" if is_babyai else None,
-            unmodelled="its tasks are too many to be listed with all that can be done in them",
             picture=Picture(self.level.width, self.level.height, _Scenes(self)),
         )
 
@@ -184,17 +185,13 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, obj
     x, y, facing = observation.tolist()
     east, south = STEPS[facing]
     things, walls = seen(level)
-    named = [_thing(thing) for *_, thing in things]
-    egocentric = [
-        _both(_steps(ahead, "ahead"), _sides(right, "left", "right")) for ahead, right, _ in things
-    ]
-    moves = [
-        (ahead * east - right * south, ahead * south + right * east) for ahead, right, _ in things
-    ]
-    compass = [
-        _both(_sides(across, "west", "east"), _sides(down, "north", "south"))
-        for across, down in moves
-    ]
+    named, at, around, ahead_of = [], [], [], []
+    for ahead, right, thing in things:
+        across, down = ahead * east - right * south, ahead * south + right * east
+        named.append(_thing(thing))
+        at.append(f"at ({x + across}, {y + down})")
+        around.append(_both(_sides(across, "west", "east"), _sides(down, "north", "south")))
+        ahead_of.append(_both(_steps(ahead, "ahead"), _sides(right, "left", "right")))
     far = level.agent_view_size
     return {
         "mission": level.mission,
@@ -202,14 +199,29 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, obj
         "y": y,
         "facing": FACING[facing],
         "carrying": _article(_thing(level.carrying)) if level.carrying else "nothing",
-        "seen_at": _listed(named, [f"at ({x + across}, {y + down})" for across, down in moves]),
-        "seen_around": _listed(named, compass),
-        "seen": _listed(named, egocentric),
-        "near": ", ".join(map(" ".join, zip(named, egocentric, strict=True))).replace(" and", ""),
+        "seen_at": _listed(named, at),
+        "seen_around": _listed(named, around),
+        "seen": _listed(named, ahead_of),
+        "near": ", ".join(map(" ".join, zip(named, ahead_of, strict=True))).replace(" and", ""),
         "ahead": next(free for free in range(far) if free + 1 == far or (free + 1, 0) in walls),
         "left": _free(walls, -1, far // 2),
         "right": _free(walls, 1, far // 2),
     }
+
+
+def seen(level: MiniGridEnv) -> tuple[list[tuple[int, int, Any]], set[tuple[int, int]]]:
+    """What is seen but for floor, the nearest first, and walls; cells ahead and to the right."""
+    view, visible = level.gen_obs_grid()  # the agent is in the middle of the last row
+    things, walls = [], set()
+    for x, y in np.argwhere(visible).tolist():
+        cell, ahead, right = view.get(x, y), view.height - 1 - y, x - view.width // 2
+        if cell is None or cell.type == "floor" or not (ahead or right):
+            continue  # what lies under the agent is not seen
+        if cell.type == "wall":
+            walls.add((ahead, right))
+        else:
+            things.append((ahead, right, cell))
+    return sorted(things, key=lambda thing: (thing[0] + abs(thing[1]), *thing[:2])), walls
 
 
 def _free(walls: set[tuple[int, int]], side: int, far: int) -> int:
@@ -246,17 +258,10 @@ def _listed(names: list[str], places: list[str]) -> str:
     return ", ".join(things) or "nothing"
 
 
-@fresh
-def _state(env: gym.Env) -> State:
-    return env.unwrapped.state
-
-
-@fresh
 def _tasks(env: gym.Env) -> list[State]:
     return [{"task": task, "played": []} for task in range(env.unwrapped.num_tasks)]
 
 
-@fresh
 def _position(env: gym.Env) -> list[int]:
     level = env.unwrapped.level
     return [*map(int, level.agent_pos), (int(level.agent_dir) + 1) % 4]

@@ -6,6 +6,7 @@ stuck.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import comb
 from typing import Any, NamedTuple
 
@@ -13,10 +14,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lactchain.environments.checks import at_least_one
+from lactchain.environments.faults import at_least_one
 from lactchain.environments.views import State, TextView
 from lactchain.inspection.pictures import Mark, Picture, Scene
-from lactchain.worlds.cells import CellTables, CellWorld, cell_view, neighbours, reachable
+from lactchain.worlds.cells import CellTables, CellWorld, cell_view, neighbours
 
 STEP, ON, OFF, SOLVED = -0.1, 1.0, -1.0, 10.0
 """Rewards, as gym-sokoban has them: of an action, of a box that comes onto a target or leaves one,
@@ -26,6 +27,8 @@ WALL, FLOOR, TARGET, BOX, PLACED, PLAYER, PLAYER_ON = range(7)
 """What a cell of an observation holds."""
 LETTERS = "#-.$*@+"
 """The same in XSB, the letters in which Sokoban's rooms are exchanged; a floor is `-` there."""
+KINDS = {WALL: "wall", TARGET: "goal", BOX: "item", PLACED: "hit", PLAYER_ON: "goal"}
+"""The same in pictures."""
 
 MOST_PLACES = 1_000_000
 """Of player and boxes in all rooms together: tables of more take too much memory."""
@@ -101,7 +104,7 @@ def make_room(size: int, num_boxes: int, seed: int, number: int) -> Room:
         walls = draws.choice(inner, draws.integers(len(inner) // 4 + 1), replace=False)
         free.flat[walls] = False
         near = neighbours(free)
-        if len(near) < 2 * num_boxes + 2 or not reachable(near, 0).all():
+        if len(near) < 2 * num_boxes + 2 or not _in_one_piece(near):
             continue
         targets = tuple(sorted(draws.choice(len(near), num_boxes, replace=False).tolist()))
         room = Room(free, near.tolist(), targets, (0, ()))
@@ -110,6 +113,16 @@ def make_room(size: int, num_boxes: int, seed: int, number: int) -> Room:
         far = [place for place, distance in distances.items() if distance >= least]
         if far:
             return room._replace(start=far[draws.integers(len(far))])
+
+
+def _in_one_piece(near: np.ndarray) -> bool:
+    """Whether there are ways between all cells."""
+    reached, frontier = {-1, 0}, [0]
+    for cell in frontier:  # which grows
+        new = {*near[cell].tolist()} - reached
+        reached |= new
+        frontier += new
+    return len(frontier) == len(near)
 
 
 def distances_to_solved(room: Room) -> dict[Place, int]:
@@ -160,24 +173,18 @@ class SokobanTables(CellTables):
         successors: list[list[int]] = []
         starts = []
         for number, room in enumerate(self.rooms):
-            starts.append(len(places))
-            self._explore(number, room, places, successors)
+            first, found, frontier = len(places), {room.start: len(places)}, [room.start]
+            for place in frontier:  # which grows
+                after = [place if room.solved(place) else room.after(place, a) for a in range(4)]
+                for new in after:
+                    if new not in found:
+                        found[new] = first + len(found)
+                        frontier.append(new)
+                successors.append([found[new] for new in after])
+            places += [(number, place) for place in frontier]
+            starts.append(first)
         self._fill(places, np.array(successors))
         self.start_states = np.array(starts)
-
-    def _explore(
-        self, number: int, room: Room, places: list[tuple[int, Place]], successors: list[list[int]]
-    ) -> None:
-        """Adds the states of a room, the first of which is its start."""
-        first, found, frontier = len(places), {room.start: len(places)}, [room.start]
-        for place in frontier:
-            after = [place if room.solved(place) else room.after(place, a) for a in range(4)]
-            for new in after:
-                if new not in found:
-                    found[new] = first + len(found)
-                    frontier.append(new)
-            successors.append([found[new] for new in after])
-        places += [(number, place) for place in frontier]
 
     def _fill(self, places: list[tuple[int, Place]], next_state: np.ndarray) -> None:
         """The tables, from where everything is in each state and what follows."""
@@ -193,7 +200,6 @@ class SokobanTables(CellTables):
         )
         self.terminal = placed == len(self.rooms[0].targets)
         self.next_state = next_state
-        self.bumped = next_state == np.arange(len(places))[:, None]
         gained = placed[next_state] - placed[:, None]
         self.rewards = STEP + np.where(gained > 0, ON, np.where(gained < 0, OFF, 0.0))
         self.rewards += np.where(self.terminal[next_state], SOLVED, 0.0)
@@ -273,7 +279,7 @@ class Sokoban(CellWorld):
             describe=_describe,
             bump_feedback=" Something was in the way.",
             max_chains=8,  # of some actions each: who needs more has got stuck
-            picture=Picture(size, size, _Scenes(self.tables)),
+            picture=Picture(size, size, partial(_scene, self.tables)),
         )
 
     @property
@@ -295,19 +301,12 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) ->
     return {"map": written(drawn), "cells": written(drawn[1:-1, 1:-1], " ")}
 
 
-class _Scenes:
-    """What the states look like; each room has walls of its own."""
-
-    KINDS = {WALL: "wall", TARGET: "goal", BOX: "item", PLACED: "hit", PLAYER_ON: "goal"}
-
-    def __init__(self, tables: SokobanTables) -> None:
-        self._tables = tables
-
-    def __call__(self, state: State) -> Scene:
-        drawn = self._tables.maps[self._tables.state_number(state)]
-        marks = (
-            Mark(x, y, self.KINDS[held], "▣" if held in (BOX, PLACED) else "")
-            for (y, x), held in np.ndenumerate(drawn)
-            if held in self.KINDS
-        )
-        return Scene((state["x"], state["y"]), tuple(marks), f"room {state['room']}")
+def _scene(tables: SokobanTables, state: State) -> Scene:
+    """What a state looks like; each room has walls of its own."""
+    drawn = tables.maps[tables.state_number(state)]
+    marks = (
+        Mark(x, y, KINDS[held], "▣" if held in (BOX, PLACED) else "")
+        for (y, x), held in np.ndenumerate(drawn)
+        if held in KINDS
+    )
+    return Scene((state["x"], state["y"]), tuple(marks), f"room {state['room']}")

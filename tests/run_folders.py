@@ -5,13 +5,14 @@ import math
 from itertools import count
 from pathlib import Path
 
+from wordle_tree import InformedWords
+
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import Action, Trajectory
-from lactchain_extras.wordle.policies import ConsistentWords
 
 GRID = EnvironmentConfig(max_chains=6, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}")
 LAKE = EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=4)
@@ -103,7 +104,7 @@ def write_wordle_run(directory: Path) -> Path:
     """A run with games of Wordle: one played well, one full of nonsense."""
     write_run(directory, {"environment": {"id": WORDLE.id, "extractor": WORDLE.extractor}}, 3)
     env = make_language_env(WORDLE)
-    policy = ConsistentWords(env, informed=True)
+    policy = InformedWords(env)
     completions = iter(["a b o u t\n", HOSTILE, "", *["z\n"] * 9])
     episodes = [
         play(env, lambda text: policy.act([text], [0])[0].text, 3, None, "informed"),

@@ -14,7 +14,7 @@ from lactchain.data.episodes import Episode
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import TextView
-from lactchain.worlds.canvas import AGENT, CELL, FILLS, FLAG, PAPER, WALL
+from lactchain_extras.canvas import AGENT, CELL, FILLS, FLAG, PAPER, WALL
 from lactchain_extras.films import Frame, NotingPolicy, film, write_gif
 from lactchain_extras.wordle.env import KINDS
 

@@ -4,15 +4,17 @@ from functools import cache
 
 import numpy as np
 import pytest
+from wordle_tree import BestWords, GameTree, InformedWords
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.language import language_env
-from lactchain.environments.scripted import HumanPolicy, Mixture, RandomChains
+from lactchain.environments.scripted import Mixture, RandomChains
 from lactchain_extras.maze import PARTIAL_TEMPLATE, LegalMoves, MazeTables
+from lactchain_extras.stages.play import HumanPolicy
 from lactchain_extras.wordle.env import Wordle
-from lactchain_extras.wordle.policies import BestWords, ConsistentWords, GameTree
+from lactchain_extras.wordle.policies import ConsistentWords
 from lactchain_extras.wordle.words import SOLVED, WordTables, word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")
@@ -176,7 +178,7 @@ def test_wordle_policies_are_ordered_by_what_they_know():
         returns(WORDLE, make, games(100)).mean()
         for make in (
             BestWords,
-            lambda env: ConsistentWords(env, informed=True),
+            InformedWords,
             ConsistentWords,
             lambda env: Mixture(ConsistentWords(env), RandomChains(env.grammar), 1 / 3),
             lambda env: RandomChains(env.grammar),
@@ -201,6 +203,24 @@ def test_a_person_is_not_told_hundreds_of_numbers():
     policy = HumanPolicy(grammar, lambda text: shown.append(text) or "about")
     assert policy.act(["Wordle:"], [0])[0].text == "a b o u t\n"
     assert len(shown[0]) < 250 and "..." in shown[0]
+
+
+def test_a_person_types_numbers_or_a_completion():
+    grammar = language_env(max_chain_length=5).grammar
+    forward, left = '["move forward", "turn left", "move forward"]', '["turn left"]'
+    typed = {"0 1 0": forward, left: left, "0 2": "0 2", "": "", "turn left": left}
+    shown, lines = [], iter(typed)
+    policy = HumanPolicy(grammar, lambda prompt: shown.append(prompt) or next(lines))
+    completions = policy.act(["here"] * 5, range(5))
+    assert [completion.text for completion in completions] == [*typed.values()]
+    assert shown[0] == "here\n[0 move forward, 1 turn left] > "
+
+
+def test_a_person_is_asked_again_until_the_completion_is_accepted():
+    grammar = language_env(max_chain_length=5).grammar
+    lines = ["", "?", "0 2", "1"]
+    policy = HumanPolicy(grammar, lambda _: lines.pop(0), lambda said: "turn" in said)
+    assert policy.act(["here"], [0])[0].text == '["turn left"]' and not lines
 
 
 def test_an_evaluation_may_play_several_games_from_every_start(tmp_path):

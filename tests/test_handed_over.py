@@ -16,8 +16,8 @@ import lactchain
 from lactchain import EnvironmentConfig, LanguageEnv, TextView
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.vector import make_vector_env
-from lactchain.environments.checks import plain
 from lactchain.environments.exact import TabularModel
+from lactchain.environments.faults import plain
 
 LENGTH = 7
 

@@ -233,7 +233,7 @@ def test_any_text_is_a_legal_step(text):
     [
         ({"env_id": "NoSuchWorld-v0"}, "NoSuchWorld-v0"),
         ({"env_kwargs": {"sise": 4}}, "sise"),
-        ({"env_kwargs": {"walls": [(1, 0), (0, 1)]}}, "no way between"),
+        ({"env_kwargs": {"walls": [(1, 0), (0, 1)]}}, "no way from"),
         ({"action_names": ["go"]}, "action_names: expected 2 names"),
         ({"action_names": ["go", '"']}, "action_names"),
         ({"action_names": ["go", "go"]}, "action_names: expected each name once"),

@@ -69,16 +69,19 @@ def failing(*_):
     raise KeyError("no\ncell")
 
 
+NO_STATES = "lists at least one state, a dict, and each once; got"
+
+
 @pytest.mark.parametrize("name", ["states", "starts"])
 @pytest.mark.parametrize(
     ("call", "told"),
     [
         (failing, r"raised KeyError: 'no\\ncell', at"),
-        (lambda env: [], "states and starts are lists of at least one state"),
-        (lambda env: None, "states and starts are lists"),
-        (lambda env: iter(states(env)), "states and starts are lists"),
-        (lambda env: [*states(env), {"cell": 0}], "list each state once"),
-        (lambda env: [0, 1], "get_state gives a dict"),
+        (lambda env: [], NO_STATES),
+        (lambda env: None, NO_STATES),
+        (lambda env: iter(states(env)), NO_STATES),
+        (lambda env: [*states(env), {"cell": 0}], NO_STATES),
+        (lambda env: [0, 1], NO_STATES),
     ],
 )
 def test_states_that_are_listed_are_some_states(name, call, told):
@@ -104,6 +107,8 @@ def test_states_that_are_listed_are_some_states(name, call, told):
         ("position", [max], "position is a list of numbers"),
         ("position", [0, float("nan")], "position is a list of numbers"),
         ("ending", 5, "ending is a text, or None; got 5"),
+        ("success", "no", "success is true or false; got no"),
+        ("get_state", {"cell": {1: 2}}, "names in a state are texts"),
     ],
 )
 def test_what_a_view_tells_is_of_its_type(name, value, told):
@@ -116,7 +121,7 @@ def test_what_a_view_tells_is_of_its_type(name, value, told):
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("action_names", "lr", "action_names, which are a list: expected a text"),
+        ("action_names", "lr", "action_names: expected a list of texts, got 'lr'"),
         ("action_names", (1, 2), r"action_names\[0\]: expected a text, got 1"),
         ("action_names", ("left", "ri\ud800ght"), "action_names: expected words .* halves of"),
         ("action_names", ("left", "r" * 1001), "action_names: expected words of at most 1000"),
@@ -129,6 +134,15 @@ def test_what_a_view_tells_is_of_its_type(name, value, told):
 def test_what_stands_in_a_view_is_of_its_type(name, value, told):
     with pytest.raises(ConfigError, match=told):
         corridor(**{name: value})
+
+
+@pytest.mark.parametrize("field", ["cell.__class__", "cell[0]", "cell!r:>9", "cell:>99999"])
+def test_a_template_holds_names_of_fields_and_no_more(field):
+    with pytest.raises(ConfigError, match=r"environment\.template: expected the name of a field"):
+        corridor(template=f"{{{field}}}")
+    assert corridor(template="{cell:>9}").reset(seed=0)[0].endswith("0")
+    grid = EnvironmentConfig("lactchain/GridWorld-v0", template="{x:02d}{y}")
+    assert make_language_env(grid).reset(seed=0)[0]
 
 
 @pytest.mark.parametrize(

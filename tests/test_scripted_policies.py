@@ -5,7 +5,7 @@ import pytest
 
 from lactchain.environments.exact import shortest_paths
 from lactchain.environments.language import language_env
-from lactchain.environments.scripted import HumanPolicy, Mixture, OptimalChains, RandomChains
+from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.types import Policy
 
@@ -97,19 +97,3 @@ def test_the_coin_of_a_mixture_does_not_sort_the_random_chains(env):
     np.testing.assert_allclose(np.bincount(long)[2:] / len(long), 0.25, atol=0.05)
     with pytest.raises(ValueError, match="competent_fraction"):
         Mixture(RandomChains(env.grammar), RandomChains(env.grammar), 1.5)
-
-
-def test_a_person_types_numbers_or_a_completion(env):
-    forward, left = '["move forward", "turn left", "move forward"]', '["turn left"]'
-    typed = {"0 1 0": forward, left: left, "0 2": "0 2", "": "", "turn left": left}
-    shown, lines = [], iter(typed)
-    policy = HumanPolicy(env.grammar, lambda prompt: shown.append(prompt) or next(lines))
-    completions = policy.act(["here"] * 5, range(5))
-    assert [completion.text for completion in completions] == [*typed.values()]
-    assert shown[0] == "here\n[0 move forward, 1 turn left] > "
-
-
-def test_a_person_is_asked_again_until_the_completion_is_accepted(env):
-    lines = ["", "?", "0 2", "1"]
-    policy = HumanPolicy(env.grammar, lambda _: lines.pop(0), lambda said: "turn" in said)
-    assert policy.act(["here"], [0])[0].text == '["turn left"]' and not lines

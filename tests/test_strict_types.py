@@ -9,7 +9,6 @@ import os
 import shutil
 import warnings
 
-import gymnasium as gym
 import h5py
 import numpy as np
 import pyarrow as pa
@@ -21,12 +20,11 @@ from safetensors.torch import load_file, save_file
 from test_foreign_transitions import dumped, h5
 from transformers import AutoModelForCausalLM
 
-from lactchain import EnvironmentConfig, LanguageEnv, TextView, command
+from lactchain import command
 from lactchain.config.settings import ActorConfig
 from lactchain.config.yaml_texts import load
 from lactchain.data.sources import open_pairs, open_trajectories
-from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, DataError, DiskError, EnvironmentFault
+from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.inspection.run_view import open_run
 from lactchain.models.adapters import load_adapter, merged
 from lactchain.models.loading import load_actor
@@ -281,42 +279,3 @@ def test_a_game_that_cannot_begin_is_told_in_a_line(capsys, words, told):
     with pytest.raises(SystemExit) as ended:
         command.run("play", words)
     assert ended.value.code == 2 and told in capsys.readouterr().err
-
-
-class Bell(gym.Env):
-    """One action, and it rings."""
-
-    observation_space = gym.spaces.Discrete(2)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return 0, {}
-
-    def step(self, action):
-        return 1, 1.0, True, False, {}
-
-
-def bell(**changes):
-    view = {"template": "{sound}", "describe": lambda *_: {"sound": "none"}}
-    names = {"action_names": ("wait", "ring")}
-    return LanguageEnv(Bell(), TextView(**(view | names | changes)))
-
-
-def test_success_is_true_or_false_and_states_have_texts_as_names():
-    env = bell(success=lambda env: "no")
-    env.reset(seed=0)
-    with pytest.raises(EnvironmentFault, match="success is true or false; got no"):
-        env.step('["ring"]')
-    env = bell(get_state=lambda env: {"place": {1: 2}})
-    with pytest.raises(EnvironmentFault, match="names in a state are texts"):
-        env.reset(seed=0)
-
-
-@pytest.mark.parametrize("field", ["sound.__class__", "sound[0]", "sound!r:>9", "sound:>99999"])
-def test_a_template_holds_names_of_fields_and_no_more(field):
-    with pytest.raises(ConfigError, match=r"environment\.template: expected the name of a field"):
-        bell(template=f"{{{field}}}")
-    assert bell(template="{sound:>9}").reset(seed=0)[0].endswith("none")
-    grid = EnvironmentConfig("lactchain/GridWorld-v0", template="{x:02d}{y}")
-    assert make_language_env(grid).reset(seed=0)[0]

@@ -1,7 +1,6 @@
 """Utterances, histories, worlds' own rules for nonsense, worlds that speak text themselves."""
 
 import string
-import warnings
 
 import gymnasium as gym
 import pytest
@@ -121,37 +120,6 @@ def test_a_history_holds_the_newest_observations_and_completions(history, comple
         text = env.step(completion)[0]
     assert text == expected
     assert env.reset()[0] == "0\n"
-
-
-def test_a_history_stays_in_its_space():
-    env = LanguageEnv(Counter(), counter_view(), history=0, max_chains=99, max_text_length=30)
-    _, info = env.reset()
-    left_out = [info.get("num_left_out")]
-    with pytest.warns(UserWarning, match="history: expected texts of at most 30 characters"):
-        for completion in ('["move up"]\n', '["move down"]\n', "x" * 100, "é", '["move up"]\n'):
-            text, *_, info = env.step(completion)
-            assert text in env.observation_space
-            left_out.append(info.get("num_left_out"))
-    assert text == '0\né\n0\n["move up"]\n1\n'
-    # the first observation, the thirty-first letter; then the long completion and all before it
-    assert left_out == [None, None, 1, 6, 6, 6]
-    env = LanguageEnv(Counter(), counter_view(template=""), history=0, max_text_length=30)
-    env.reset()
-    with pytest.warns(UserWarning, match="set history to the number to keep"):
-        assert env.step("x" * 100)[0] == ""
-
-
-def test_what_is_left_out_is_warned_of_once_and_what_a_limit_forgets_is_not():
-    def warned(**kwargs):
-        env = LanguageEnv(Counter(), counter_view(), max_chains=99, max_text_length=30, **kwargs)
-        env.reset()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default")
-            for move in ["down", "up"] * 10:
-                env.step(f'["move {move}"]')
-        return len(caught)
-
-    assert (warned(history=0), warned(history=1)) == (1, 0)
 
 
 def test_nonsense_may_wipe_the_history_and_an_ending_stands_alone():

@@ -9,6 +9,7 @@ and episodes are summed from their first step to their last.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +22,6 @@ from gymnasium.wrappers.vector import RescaleAction
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.transitions import Minibatch
 from lactchain.baselines.vector import make_vector_env
-from lactchain.environments.checks import owned
 from lactchain.environments.faults import undone
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.errors import ConfigError, LactChainError, NonFiniteError
@@ -127,11 +127,11 @@ class MemberEnvs:
             "lengths": self._lengths,
             "episodes": self.episodes,
         }
-        return owned(state)
+        return deepcopy(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
-        self.envs.unwrapped.set_state(owned(state["envs"]))
+        self.envs.unwrapped.set_state(deepcopy(state["envs"]))
         self.observations = np.array(state["observations"])
         self.num_env_steps = state["num_env_steps"]
         self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -12,12 +14,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from lactchain import plugins
 from lactchain.environments import faults
-from lactchain.environments.checks import check_reset_form, check_shape, check_step_form, owned
 from lactchain.environments.registry import find_env
 from lactchain.errors import EnvironmentFault
 
 MOST_KEPT = 30_000
 """Entries of an array or a list; longer ones are data, such as a table of prices."""
+_CHECK_RESET = partial(faults.check_reset, for_networks=True)
+_CHECK_STEP = partial(faults.check_step, for_networks=True)
 _SIMPLE = frozenset((bool, int, float, str, type(None)))
 
 
@@ -89,13 +92,13 @@ class EpisodeRecord(gym.Wrapper):
         dice = self.env.unwrapped.np_random.bit_generator.state
         self._start = {"random": dice} if seed is None else {"seed": seed}
         self._held, self._actions = self._kept.now(), []
-        result = faults.reset(self.env, seed, _check_reset, options=options)
+        result = faults.reset(self.env, seed, _CHECK_RESET, options=options)
         return self._own(result, rewards=0.0)
 
     def step(self, action: Any) -> Any:
         """Plays an action."""
         self._actions.append(np.array(action))
-        result = faults.step(self.env, action, self._start.get("seed"), _check_step)
+        result = faults.step(self.env, action, self._start.get("seed"), _CHECK_STEP)
         return self._own(result, rewards=self._seen["rewards"] + float(result[1]))
 
     def get_state(self) -> dict[str, Any]:
@@ -128,19 +131,9 @@ class EpisodeRecord(gym.Wrapper):
 
     def _own(self, result: tuple[Any, ...], rewards: float) -> tuple[Any, ...]:
         """What a reset or a step returned, with a copy of the observation, which is noted."""
-        observation = owned(result[0])
+        observation = deepcopy(result[0])
         self._seen = {"observation": observation, "rewards": rewards}
         return observation, *result[1:]
-
-
-def _check_reset(result: Any, env: gym.Env) -> None:
-    check_reset_form(result, env)
-    check_shape(result[0], env)
-
-
-def _check_step(result: Any, env: gym.Env) -> None:
-    check_step_form(result, env)
-    check_shape(result[0], env)
 
 
 def _dice_of_the_process() -> tuple[int, ...]:

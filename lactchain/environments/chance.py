@@ -22,6 +22,7 @@ from lactchain.environments.exact import (
     ends_of_chains,
     pad_chains,
     policy_values,
+    settled,
 )
 from lactchain.functional.ties import is_greatest
 from lactchain.types import Discount
@@ -78,14 +79,14 @@ def best_values(
     """
     if not model.deterministic:
         return best_chains(model, max_chain_length, gamma, discount_per, chain_cost)[0]
-    discount, values = Discount(gamma, discount_per), np.zeros(len(model.terminal))
-    while True:
+    discount = Discount(gamma, discount_per)
+
+    def better(values: np.ndarray) -> np.ndarray:
         after = discount.after(0) * values
         chains = _action_by_action(model, after, max_chain_length, np.max, discount.inside)
-        better = np.where(model.terminal, 0.0, chains.max(axis=0) - chain_cost)
-        if np.abs(better - values).max() <= 1e-12 * max(1.0, np.abs(values).max()):
-            return better[model.non_terminal]
-        values = better
+        return np.where(model.terminal, 0.0, chains.max(axis=0) - chain_cost)
+
+    return settled(model, better)
 
 
 @_remembered

@@ -12,7 +12,7 @@ order of `TabularModel.non_terminal_states`, which is the order of a text view's
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lactchain.environments.checks import plain
+from lactchain.environments.faults import plain
 from lactchain.functional.ties import is_greatest
 from lactchain.types import Discount
 
@@ -161,13 +161,19 @@ def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_
     Raises:
         ValueError: no convergence, as with rewards to collect for ever and `gamma` 1.
     """
+    return settled(model, lambda v: action_values(model, v, gamma).max(axis=1), max_iterations)
+
+
+def settled(
+    model: TabularModel, update: Callable[[np.ndarray], np.ndarray], most: int = 100_000
+) -> np.ndarray:
+    """Values (N,) that an update of values (S,) leaves as they are; `ValueError` if none do."""
     values = np.zeros(len(model.terminal))
-    for _ in range(max_iterations):
-        previous = values
-        values = action_values(model, previous, gamma).max(axis=1)
+    for _ in range(most):
+        previous, values = values, update(values)
         if np.abs(values - previous).max() <= 1e-12 * max(1.0, np.abs(values).max()):
             return values[model.non_terminal]
-    raise ValueError(f"gamma: expected values to converge in {max_iterations} sweeps, got {gamma}")
+    raise ValueError(f"gamma: expected values to converge in {most} sweeps; take a smaller one")
 
 
 def _is_best(model: TabularModel, gamma: float = FAR_SIGHTED) -> np.ndarray:

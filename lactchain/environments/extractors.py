@@ -4,7 +4,7 @@ Text from a model is hostile input, so `parse` is total: it never raises, and it
 in the length of the text. Prose may stand before the chain, but the first opening character (a
 bracket, a brace, a fence) opens it, and nothing but white space may follow it. So there is never a
 choice between two chains, and an illegal chain is never mended with legal words found elsewhere: an
-    action is played only if it stands, letter for letter, inside the accepted span.
+action is played only if it stands, letter for letter, inside the accepted span.
 
 Each extractor states the grammar it reads; constrained decoding samples from that same grammar.
 """
@@ -14,7 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from lactchain.types import ChainGrammar
 
@@ -52,20 +52,13 @@ class Rejection:
     detail: str = ""
 
 
-# JSON's own white space and strings (RFC 8259). Loops are unrolled so that a failing match
-# costs one pass.
-_SPACE = r"[ \t\r\n]*"
-_PLAIN = r'[^"\\\x00-\x1f]*'
-_STRING = rf'"({_PLAIN}(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{{4}}){_PLAIN})*)"'
-_TEXT = re.compile(_STRING)
-_ITEM = re.compile(rf"{_SPACE}{_STRING}{_SPACE}([,\]])")
-_EMPTY_LIST = re.compile(rf"\[{_SPACE}\]")
-_KEY = re.compile(rf'{_SPACE}"(explain|moves)"{_SPACE}:{_SPACE}')
-_AFTER_VALUE = re.compile(rf"{_SPACE}([,}}])")
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_BLOT = "\ufffd"  # in the place of each letter of an escape: no name of an action is spelled so
+_DECODER = json.JSONDecoder(object_pairs_hook=list)  # pairs, of which none is lost
 _FENCE = "```"
 LONGEST_NAME = 1000
 """Characters of an action's name: the grammar of constrained decoding has a state for each."""
-_UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f\ud800-\udfff]|{_FENCE}|.{{{LONGEST_NAME + 1}}}')
+_UNSPEAKABLE = re.compile(rf'["\\\x00-\x1f\ud800-\udfff{_BLOT}]|{_FENCE}|.{{{LONGEST_NAME + 1}}}')
 
 
 class Extractor(ABC):
@@ -127,21 +120,23 @@ class JsonList(Extractor):
         start = text.find(self._bracket)
         if start < 0:
             return Rejection("no_answer", f"expected a JSON {self._kind}")
-        scanned = self._scan(text, start)
-        if scanned is None:
+        literal = _ESCAPE.sub(lambda escape: _BLOT * len(escape[0]), text)
+        try:
+            value, end = _DECODER.raw_decode(literal if self._numbers else text, start)
+        except (ValueError, RecursionError):
+            value = None
+        said = None if value is None else self._moves(value)
+        if isinstance(said, Rejection):
+            return said
+        if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
             return Rejection("malformed", f"expected a JSON {self._content}")
-        if isinstance(scanned, Rejection):
-            return scanned
-        strings, end = scanned
         if not _is_terminal(text, start, end):
             return Rejection("not_terminal", f"expected the {self._kind} (or its fence) at the end")
-        if not self._numbers:
-            strings = [json.loads(f'"{string}"') for string in strings]
-        return self._chain(strings, (start, end))
+        return self._chain(said, (start, end))
 
-    def _scan(self, text: str, start: int) -> tuple[list[str], int] | Rejection | None:
-        """The strings of the list or object at `start`, undecoded, and where it ends."""
-        return _scan_list(text, start)
+    def _moves(self, value: Any) -> Any:
+        """What stands for the list of actions in a value of JSON."""
+        return value
 
 
 class JsonObject(JsonList):
@@ -154,25 +149,12 @@ class JsonObject(JsonList):
     _opening, _separator, _closing = '{"explain": "", "moves": ["', '", "', '"]}'
     _bracket, _kind, _content = "{", "object", 'object with "explain" and "moves"'
 
-    def _scan(self, text: str, start: int) -> tuple[list[str], int] | Rejection | None:
-        values: dict[str, list[str] | str] = {}
-        position = start + 1
-        while key := _KEY.match(text, position):
-            name = key[1]
-            if name in values:
-                return Rejection("duplicate_key", name)
-            scan = _scan_list if name == "moves" else _scan_string
-            scanned = scan(text, key.end())
-            if scanned is None:
-                return None
-            values[name], position = scanned
-            after = _AFTER_VALUE.match(text, position)
-            if after is None:
-                return None
-            position = after.end()
-            if after[1] == "}":
-                return (values["moves"], position) if "moves" in values else None
-        return None
+    def _moves(self, value: Any) -> Any:
+        fields = dict(value)
+        if len(fields) < len(value):
+            return Rejection("duplicate_key", f"expected each of {[*fields]} once")
+        said = isinstance(fields.pop("explain", ""), str)
+        return fields.get("moves") if said and fields.keys() == {"moves"} else None
 
 
 class CodeBlock(Extractor):
@@ -189,18 +171,17 @@ class CodeBlock(Extractor):
         start = text.find(_FENCE)
         if start < 0:
             return Rejection("no_answer", "expected a fenced code block")
-        newline = text.find("\n", start)
-        language = text[start + len(_FENCE) : newline].strip()
-        close = text.find(f"\n{_FENCE}", newline) if newline >= 0 else -1
-        if close < 0 or (language and not language.isidentifier()):
+        language, newline, lines = text[start + len(_FENCE) :].partition("\n")
+        code, close, after = f"{newline}{lines}".partition(self._closing)
+        if not close or (language.strip() and not language.strip().isidentifier()):
             return Rejection("malformed", "expected ``` (with a language, or none) and ``` lines")
-        end = close + 1 + len(_FENCE)
-        if text[end:].strip():
+        if after.strip():
             return Rejection("not_terminal", "expected the block at the end")
-        code = text[newline + 1 : close]
         if not code.strip():
             return Rejection("empty", "expected code")
-        return self._chain(code.split("\n") if self._numbers else [code], (start, end))
+        lines = code.removeprefix("\n")
+        span = start, len(text) - len(after)
+        return self._chain(lines.split("\n") if self._numbers else [lines], span)
 
 
 class Utterance(Extractor):
@@ -222,9 +203,6 @@ class Utterance(Extractor):
         return self._chain([self._spelling(said) if self._numbers else said], (0, len(said)))
 
 
-_EXTRACTORS = {"json_list": JsonList, "json_object": JsonObject, "code_block": CodeBlock}
-
-
 def make_extractor(
     name: str,
     action_names: Sequence[str],
@@ -243,32 +221,10 @@ def make_extractor(
     """
     if name == "utterance":
         return Utterance(action_names, spelling)
-    if name not in _EXTRACTORS:
-        known = sorted([*_EXTRACTORS, "utterance"])
-        raise ValueError(f"extractor: expected one of {known}, got {name!r}")
-    return _EXTRACTORS[name](action_names, max_chain_length)
-
-
-def _scan_list(text: str, start: int) -> tuple[list[str], int] | None:
-    """The strings of the JSON list at `start`, undecoded, and where it ends; None if malformed."""
-    if empty := _EMPTY_LIST.match(text, start):
-        return [], empty.end()
-    if not text.startswith("[", start):
-        return None
-    names: list[str] = []
-    position = start + 1
-    while item := _ITEM.match(text, position):
-        names.append(item[1])
-        position = item.end()
-        if item[2] == "]":
-            return names, position
-    return None
-
-
-def _scan_string(text: str, start: int) -> tuple[str, int] | None:
-    """The JSON string at `start`, undecoded, and where it ends; None if malformed."""
-    string = _TEXT.match(text, start)
-    return (string[1], string.end()) if string else None
+    known = {"json_list": JsonList, "json_object": JsonObject, "code_block": CodeBlock}
+    if name not in known:
+        raise ValueError(f"extractor: expected one of {[*known, 'utterance']}, got {name!r}")
+    return known[name](action_names, max_chain_length)
 
 
 def _is_terminal(text: str, start: int, end: int) -> bool:

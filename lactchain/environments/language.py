@@ -8,43 +8,32 @@ one state can be compared, which is what preference pairs are made of (see `docs
 import dataclasses
 import json
 import string
-import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
 
-from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
+from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments import faults
-from lactchain.environments.checks import (
-    AnyText,
-    check_observation,
-    check_reached,
-    check_reset,
-    check_step,
-    owned,
-)
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
+from lactchain.environments.faults import AnyText, check_observation, check_reached, check_reset
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.environments.views import HeldBack, State, TextView, shipped_view, with_states
 from lactchain.errors import ConfigError, LactChainError
 from lactchain.types import ChainGrammar, Policy
 
 INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done."
+LONGEST_SAMPLE = 4096  # of texts that the spaces sample; they hold longer ones, too
 BRIEF, RELATIVE = "brief", "relative"
 """Templates by name: the view's shortest, and the one that says in words where the goal is."""
 
 _TOLD_BY_READERS = (
     "executed", "rewards", "bumped", "positions", "invalid_action", "invalid_reason", "unheard",
 )  # fmt: skip
-
-_TOO_LONG = (
-    "history: expected texts of at most {} characters; of longer ones the beginnings are left out:"
-    " set history to the number to keep, or LanguageEnv's max_text_length to more"
-)
 
 
 class LanguageEnv(gym.Env[str, str]):
@@ -80,15 +69,13 @@ class LanguageEnv(gym.Env[str, str]):
     `invalid_action`, `invalid_reason` (None, or a reason code of the extractor), `state` (None if
     the view cannot read it), `success` (the episode has terminated and ended well; None if the view
     does not say what that is). Only where it applies: `unheard`, True: the text was no chain, and
-    neither the world nor `invalid_penalty` has a rule for it; `num_left_out`: observations and
-    completions of the history that found no room; `remembered`: with a history, the observations
-    and completions that it holds.
+    neither the world nor `invalid_penalty` has a rule for it; `remembered`: with a history, the
+    observations and completions that it holds.
 
     ## Arguments
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
       both `Text`: its actions are the very words of the completion.
     - `view`: how it is put into words; None: the one shipped for it.
-    - `max_text_length`: of an observation; of a longer `history` the oldest are left out and told.
     - All others: the fields of `EnvironmentConfig`.
 
     Raises `ConfigError` if these do not fit together, and `EnvironmentFault` when the environment
@@ -98,67 +85,43 @@ class LanguageEnv(gym.Env[str, str]):
 
     metadata = {"render_modes": []}
 
-    def __init__(
-        self,
-        env: gym.Env,
-        view: TextView | None = None,
-        *,
-        template: str | None = None,
-        action_names: Sequence[str] | None = None,
-        extractor: str = "json_list",
-        max_chain_length: int = 9,
-        max_chains: int | None = None,
-        history: int = 1,
-        invalid_penalty: float = 0.0,
-        chain_cost: float = 0.0,
-        held_back: HeldBackConfig | None = None,
-        max_text_length: int = 4096,
-    ) -> None:
+    def __init__(self, env: gym.Env, view: TextView | None = None, **settings: Any) -> None:
         view = view or shipped_view(env.unwrapped)
-        if template == RELATIVE and view.relative is None:
+        try:
+            config = EnvironmentConfig(**settings)
+            names = tuple(config.action_names or view.action_names)
+            self.extractor = make_extractor(
+                config.extractor, names, config.max_chain_length, view.spelling
+            )
+        except ValueError as error:
+            raise ConfigError(f"environment.{error}") from error
+        if config.template == RELATIVE and view.relative is None:
             raise ConfigError(
                 f"environment.template: {env.unwrapped} has no template {RELATIVE!r}; take {BRIEF},"
                 " null, or a text of your own"
             )
-        template = {BRIEF: view.brief, RELATIVE: view.relative}.get(template, template)
+        named = {None: view.template, BRIEF: view.brief or view.template, RELATIVE: view.relative}
+        template = named.get(config.template, config.template)
         self.env, functions = with_states(env, view)
+        functions = view.apart() | functions
         self._own_template = view.template
-        self.view = dataclasses.replace(
-            view,
-            template=view.template if template is None else template,
-            action_names=tuple(action_names or view.action_names),
-            **(view.apart() | functions),
-        )
+        self.view = dataclasses.replace(view, template=template, action_names=names, **functions)
         self.view.check(env)
-        try:
-            self.extractor = make_extractor(
-                extractor, self.view.action_names, max_chain_length, self.view.spelling
-            )
-        except ValueError as error:
-            raise ConfigError(f"environment.{error}") from error
-        self.max_chains = self.view.max_chains if max_chains is None else max_chains
+        self.max_chains = self.view.max_chains if config.max_chains is None else config.max_chains
+        self.history, self._held_back = config.history, config.held_back
+        self.invalid_penalty, self.chain_cost = config.invalid_penalty, config.chain_cost
         if self.view.reads is not None:
-            self._check_reader(self.view.reads, invalid_penalty or chain_cost)
-        if self.max_chains < 1:
-            raise ConfigError(f"environment.max_chains: expected at least 1, got {self.max_chains}")
-        if history < 0:
-            raise ConfigError(f"environment.history: expected at least 0, got {history}")
-        self.history = history
-        self.invalid_penalty = invalid_penalty
-        self.chain_cost = chain_cost
-        self._held_back = held_back
-        characters = frozenset(string.printable + self.view.template)
+            self._check_reader(self.view.reads)
+        characters = frozenset(string.printable + template)
         if isinstance(env.observation_space, spaces.Text):
             characters |= env.observation_space.character_set
-            longest = env.observation_space.max_length + len(INVALID_FEEDBACK)
-            max_text_length = max(max_text_length, longest)
-        self.observation_space = AnyText(max_text_length, min_length=0, charset=characters)
-        self.action_space = AnyText(max_text_length, min_length=0, charset=characters)
+        self.observation_space = AnyText(LONGEST_SAMPLE, min_length=0, charset=characters)
+        self.action_space = AnyText(LONGEST_SAMPLE, min_length=0, charset=characters)
         self._over = True
         self._seed: int | None = None
         self._num_chains = 0
         self._last: tuple[Any, dict[str, Any]] = (None, {})
-        self._remembered: deque[str] = deque(maxlen=history or None)
+        self._remembered: deque[str] = deque(maxlen=self.history or None)
 
     @property
     def grammar(self) -> ChainGrammar:
@@ -216,9 +179,13 @@ class LanguageEnv(gym.Env[str, str]):
         options = dict(options or {})
         state, remembered = options.pop("state", None), options.pop("remembered", None)
         if state is None:
-            self._last = faults.reset(self.env, seed, check_reset, options=options)
+            self._last = faults.reset(self.env, seed, options=options)
+        elif self.view.set_state is None:
+            raise ConfigError(f"{self.env}: expected a view with `set_state`, and it has none")
         else:
-            result = self._reset_into(state, seed)
+            if seed is not None:
+                self.env.reset(seed=seed)
+            result = self.view.set_state(self.env, state)
             self._last = faults.checked(result, self.env, seed, None, check_reset)
         self._over, self._num_chains = False, 0
         self._remembered.clear()
@@ -258,18 +225,11 @@ class LanguageEnv(gym.Env[str, str]):
         self.env.close()
 
     def _recall(self, info: dict[str, Any]) -> str:
-        """The history, each item on lines of its own; counts the oldest that have no room."""
+        """The history, each item on lines of its own."""
         if self.history != 1:
             info["remembered"] = list(self._remembered)
-        *earlier, text = self._remembered
-        for number, item in enumerate(reversed(earlier)):
-            longer = "\n".join((item.removesuffix("\n"), text))
-            if len(longer) > self.observation_space.max_length:
-                warnings.warn(_TOO_LONG.format(self.observation_space.max_length), stacklevel=3)
-                info["num_left_out"] = len(earlier) - number
-                break
-            text = longer
-        return text
+        *earlier, latest = self._remembered
+        return "\n".join([*(item.removesuffix("\n") for item in earlier), latest])
 
     def read(self, text: str) -> Chain | Rejection:
         """The chain that a text holds; a text world takes only what is in its action space."""
@@ -296,7 +256,7 @@ class LanguageEnv(gym.Env[str, str]):
         """Plays actions until they are exhausted or the episode ends."""
         info, terminated, truncated = self._info(), False, False
         for action in actions:
-            result = faults.step(self.env, action, self._seed, check_step)
+            result = faults.step(self.env, action, self._seed)
             observation, reward, terminated, truncated, env_info = result
             before, state = info["state"], self._state()
             said = action if isinstance(action, str) else self.view.action_names[action]
@@ -313,17 +273,19 @@ class LanguageEnv(gym.Env[str, str]):
             info["success"] = bool(terminated and self.view.success(self.env))
         reward = sum(info["rewards"])
         if self.view.reads:
-            info |= {name: owned(env_info[name]) for name in _TOLD_BY_READERS if name in env_info}
+            info |= {
+                name: deepcopy(env_info[name]) for name in _TOLD_BY_READERS if name in env_info
+            }
         return reward, bool(terminated), bool(truncated), info
 
-    def _check_reader(self, reads: ChainGrammar, charge: float) -> None:
+    def _check_reader(self, reads: ChainGrammar) -> None:
         """Raises `ConfigError` unless a world that reads completions itself is left to do so."""
         if reads != self.grammar:
             raise ConfigError(
                 f"environment.extractor: expected completions as {self.env} reads them, got others:"
                 f" its grammar is {reads}, and not {self.grammar}"
             )
-        if charge:
+        if self.invalid_penalty or self.chain_cost:
             raise ConfigError(
                 "environment.invalid_penalty: expected 0, and chain_cost 0, in a world that reads"
                 " completions and counts both itself; set them where it is served"
@@ -349,13 +311,6 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _state(self) -> State | None:
         return None if self.view.get_state is None else self.view.get_state(self.env)
-
-    def _reset_into(self, state: State, seed: int | None) -> tuple[Any, dict[str, Any]]:
-        if self.view.set_state is None:
-            raise ConfigError(f"{self.env}: expected a view with `set_state`, and it has none")
-        if seed is not None:
-            self.env.reset(seed=seed)
-        return self.view.set_state(self.env, state)
 
 
 def _none_played() -> dict[str, list[Any]]:

@@ -99,7 +99,10 @@ def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:
     """
     scheme, _, rest = env_id.partition(":")
     if scheme in plugins.names(plugins.SCHEMES) and rest:
-        return _foreign(scheme, rest, key)
+        found: Scheme = plugins.add_on(scheme, plugins.SCHEMES)
+        if find_spec(found.module) is None:
+            raise ConfigError(f"{key}: {env_id} needs a package: pip install '{found.package}'")
+        return EnvSpec(scheme, found.entry_point, order_enforce=False, kwargs={"name": rest})
     module, _, name = env_id.rpartition(":")
     if module and not_imported([module]):
         raise ConfigError(
@@ -119,11 +122,3 @@ def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:
         near = [known for known in gym.registry if known.partition("-v")[0] == name]
         mend = f"; did you mean {' or '.join(near)}?" if near else ""
         raise ConfigError(f"{key}: no Gymnasium environment {env_id!r}: {error}{mend}") from error
-
-
-def _foreign(scheme: str, name: str, key: str) -> EnvSpec:
-    """The world of another ecosystem; `ConfigError` where the package is missing that it needs."""
-    found: Scheme = plugins.add_on(scheme, plugins.SCHEMES)
-    if find_spec(found.module) is None:
-        raise ConfigError(f"{key}: {scheme}:{name} needs a package: pip install '{found.package}'")
-    return EnvSpec(scheme, found.entry_point, order_enforce=False, kwargs={"name": name})

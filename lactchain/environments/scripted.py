@@ -4,7 +4,7 @@ All satisfy `lactchain.types.Policy`: each row of a batch draws from its own see
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +14,6 @@ from lactchain.environments.exact import FAR_SIGHTED, MAX_CHAINS, optimal_chains
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import tabular_model
 from lactchain.types import Action, ChainGrammar, Policy
-
-MOST_LISTED = 12  # actions whose numbers a person is told
-FEW = 3  # of more than that, so many for examples
 
 _MIXTURE_STREAM = 1  # keeps the coin of a mixture apart from the draws of its parts
 
@@ -150,57 +147,6 @@ class RememberingPolicy:
             acted = self.policy.act(new, [rows[text] for text in new])
             self._said |= dict(zip(new, acted, strict=True))
         return [self._said[text] for text in observations]
-
-
-class HumanPolicy(RowPolicy):
-    """The person at the keyboard.
-
-    Numbers of actions, such as `0 0 1`, or the name of one (spaces do not matter), are put into the
-    format of a completion; anything else is the completion, letter for letter.
-
-    Args:
-        ask: shows a text and returns the line that was typed.
-        accepts: whether a completion is to be played; until one is, the person is asked again.
-    """
-
-    name = "human"
-
-    def __init__(
-        self,
-        grammar: ChainGrammar,
-        ask: Callable[[str], str] = input,
-        accepts: Callable[[str], bool] = lambda completion: True,
-    ) -> None:
-        self.grammar = grammar
-        self.ask, self.accepts = ask, accepts
-        names = enumerate(grammar.action_names)
-        self._named = {name.replace(" ", ""): number for number, name in names}
-
-    def complete(self, text: str, seed: int) -> str:
-        """What is typed, in the format of a completion."""
-        names = self.grammar.action_names
-        listed = names if len(names) <= MOST_LISTED else names[:FEW]
-        legend = [f"{number} {spoken(name)}" for number, name in enumerate(listed)]
-        legend += ["..."] * (len(names) > len(listed))
-        question = f"{text}\n[{', '.join(legend)}] > "
-        while not self.accepts(completion := self._completion(self.ask(question))):
-            pass
-        return completion
-
-    def _completion(self, line: str) -> str:
-        numbers = {str(number): number for number in range(len(self.grammar.action_names))}
-        if line.replace(" ", "") in self._named:
-            return self.grammar.render([self._named[line.replace(" ", "")]])
-        words = line.split()
-        if words and all(word in numbers for word in words):
-            return self.grammar.render([numbers[word] for word in words])
-        return line
-
-
-def spoken(name: str) -> str:
-    """An action's name as people write it: the letters of a word together."""
-    parts = name.split()
-    return "".join(parts) if all(len(part) == 1 for part in parts) else name
 
 
 def random_play_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> Iterator[str]:

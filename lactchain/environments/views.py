@@ -9,22 +9,22 @@ import json
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial, singledispatch
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 from weakref import WeakValueDictionary
 
 import gymnasium as gym
 from gymnasium import spaces
 
-from lactchain.environments import checks, faults
-from lactchain.environments.checks import owned, plain
+from lactchain.environments import faults
 from lactchain.environments.exact import TabularModel, check_model
+from lactchain.environments.faults import TOLD, check_fields, check_told, plain
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import ChainGrammar, Policy
 
 State = Mapping[str, Any]
-Call = TypeVar("Call", bound=Callable[..., Any])
 
 NUM_STARTS = 500
 """Seeds that count as start states. Episodes to learn from begin under other seeds."""
@@ -33,12 +33,6 @@ NUM_STARTS = 500
 def reset_into(env: gym.Env, state: State) -> tuple[Any, dict[str, Any]]:
     """`TextView.set_state` of worlds that are told the state as an option of `reset`."""
     return env.reset(options={"state": state})
-
-
-def fresh(call: Call) -> Call:
-    """Marks a function of a view that makes its value anew: there is no need to copy that."""
-    call.is_fresh = True  # type: ignore[attr-defined]
-    return call
 
 
 def every_ending(env: gym.Env) -> bool:
@@ -85,7 +79,6 @@ class TextView:
         starts: those that an episode may begin in; None: all of them.
         model: the exact dynamics, for small worlds: without them there are no shortest paths and
             true values.
-        unmodelled: why there is no model, where that is not plain.
         outcomes: `outcomes(env, action)`, all that may come of an action, by its number, in the
             state that the environment is in: for worlds that throw dice and have no model, or hide
             what an observer can only guess, as a card that may be any of those not seen.
@@ -124,7 +117,6 @@ class TextView:
     states: Callable[[gym.Env], list[State]] | None = None
     starts: Callable[[gym.Env], list[State]] | None = None
     model: Callable[[gym.Env], TabularModel] | None = None
-    unmodelled: str = ""
     outcomes: Callable[[gym.Env, int], list[Outcome]] | None = None
     position: Callable[[gym.Env], list[int]] | None = None
     success: Callable[[gym.Env], bool] | None = None
@@ -144,23 +136,23 @@ class TextView:
     picture: Any = None
 
     def __post_init__(self) -> None:
+        texts = {"template": self.template, "bump_feedback": self.bump_feedback}
+        texts |= {f"action_names[{n}]": name for n, name in enumerate(self.action_names)}
+        rules = [(name, isinstance(value, str), "a text", value) for name, value in texts.items()]
         listed = isinstance(self.action_names, list | tuple)
-        names = {f"action_names[{n}]": name for n, name in enumerate(self.action_names)}
-        texts = names if listed else {"action_names, which are a list": None}
-        texts |= {"template": self.template, "bump_feedback": self.bump_feedback}
-        for name, value in texts.items():
-            if not isinstance(value, str):
-                raise ConfigError(f"TextView.{name}: expected a text, got {value!r:.60}")
-        if type(self.max_chains) is not int:
-            got = f"{self.max_chains!r:.60}"
-            raise ConfigError(f"TextView.max_chains: expected a whole number, got {got}")
+        rules.append(("action_names", listed, "a list of texts", self.action_names))
+        whole = type(self.max_chains) is int
+        rules.append(("max_chains", whole, "a whole number", self.max_chains))
+        for name, holds, expected, got in rules:
+            if not holds:
+                raise ConfigError(f"TextView.{name}: expected {expected}, got {got!r:.60}")
 
     def text(
         self, env: gym.Env, observation: Any, info: Mapping[str, Any], feedback: str = ""
     ) -> str:
         """The state of an environment in words; `ConfigError` if the template has other fields."""
         fields = self.describe(env, observation, info)
-        checks.check_fields(fields, env)
+        check_fields(fields, env)
         try:
             return self.template.format(feedback=feedback, **fields)
         except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
@@ -171,14 +163,12 @@ class TextView:
 
     def apart(self) -> dict[str, Any]:
         """Its functions of states, such that a world and its caller share nothing they change."""
-        ways = {**dict.fromkeys(_CHECKS, _asked), "set_state": _told, "model": _modelled}
+        ways = {**dict.fromkeys(TOLD, _asked), "set_state": _set, "model": _modelled}
         known = {name: getattr(self, name) for name in ways}
         return {
             name: partial(ways[name], self if name == "model" else name, call)
             for name, call in known.items()
-            if call is not None
-            and getattr(call, "func", None) not in ways.values()
-            and not getattr(call, "is_fresh", False)
+            if call is not None and getattr(call, "func", None) not in ways.values()
         }
 
     def check(self, env: gym.Env) -> None:
@@ -209,23 +199,17 @@ class TextView:
                 )
 
 
-_CHECKS: dict[str, Callable[[Any, gym.Env], Any]] = {
-    "get_state": checks.check_state,
-    "position": checks.check_position,
-    "success": checks.check_success,
-    "ending": checks.check_ending,
-    "states": checks.check_states,
-    "starts": checks.check_states,
-    "outcomes": checks.check_outcomes,
-}
-_BESIDE_EPISODES = frozenset(("states", "starts", "outcomes"))
-
-
 def _asked(name: str, call: Callable[..., Any], env: gym.Env, *action: int) -> Any:
     """What a function of a view returns, of its type and nobody else's to change."""
-    if name in _BESIDE_EPISODES:  # nobody else tells of it if it raises
-        return _CHECKS[name](faults.called(call, env, None, *(action or [None]), env, *action), env)
-    return _CHECKS[name](call(env), env)
+    if name in ("states", "starts", "outcomes"):  # nobody else tells of it if it raises
+        told = faults.called(call, env, None, *(action or [None]), env, *action)
+    else:
+        told = call(env)
+    return check_told(name, told, env)
+
+
+def _set(name: str, call: Callable[..., Any], env: gym.Env, state: State) -> Any:
+    return call(env, deepcopy(state))
 
 
 _sound: WeakValueDictionary[int, TabularModel] = WeakValueDictionary()
@@ -234,17 +218,12 @@ _sound: WeakValueDictionary[int, TabularModel] = WeakValueDictionary()
 
 def _modelled(view: TextView, call: Callable[..., Any], env: gym.Env) -> TabularModel:
     model = faults.called(call, env, None, None, env)
-    if _sound.get(id(model)) is model:
-        return model
-    listed = [plain(of(env)) if of is not None else None for of in (view.states, view.starts)]
-    if fault := check_model(model, *listed):
-        raise EnvironmentFault(f"{env}: the view's model: expected {fault}")
-    _sound[id(model)] = model
+    if _sound.get(id(model)) is not model:
+        listed = [plain(of(env)) if of is not None else None for of in (view.states, view.starts)]
+        if fault := check_model(model, *listed):
+            raise EnvironmentFault(f"{env}: the view's model: expected {fault}")
+        _sound[id(model)] = model
     return model
-
-
-def _told(name: str, call: Callable[..., Any], env: gym.Env, state: State) -> Any:
-    return call(env, owned(state))
 
 
 @singledispatch
@@ -266,8 +245,7 @@ def tabular_model(env: gym.Env, view: TextView | None = None) -> TabularModel:
     """The exact dynamics of a small world by its view, or the shipped one; `ValueError` if none."""
     view = view or shipped_view(env.unwrapped)
     if view.model is None:
-        why = f": {view.unmodelled}" if view.unmodelled else ""
-        raise ValueError(f"view: expected an exact model, that of {env.unwrapped} has none{why}")
+        raise ValueError(f"view: expected an exact model, that of {env.unwrapped} has none")
     return view.model(env)
 
 
@@ -331,13 +309,11 @@ def lists_states(env: Any) -> bool:
     return env.view.states is not None and not isinstance(env.env, Replays)
 
 
-@fresh
 def _replayed_state(env: gym.Env) -> State:
     seed, played = map(env.get_wrapper_attr, ("seed", "played"))  # other wrappers may be around
     return {"seed": seed, "played": [*played]}
 
 
-@fresh
 def _seeds(env: gym.Env) -> list[State]:
     return [{"seed": seed, "played": []} for seed in range(NUM_STARTS)]
 

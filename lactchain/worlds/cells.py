@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -10,9 +11,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lactchain.environments.checks import at_least_one, rewards_of
+from lactchain import plugins
 from lactchain.environments.exact import TabularModel
-from lactchain.environments.views import State, TextView, every_ending, fresh, reset_into
+from lactchain.environments.faults import at_least_one, rewards_of
+from lactchain.environments.views import TextView, every_ending, reset_into
 from lactchain.types import Reward
 
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -33,7 +35,6 @@ class CellTables:
         place: what they are the fields of, as an error message has it.
         observations: (S, D), the row that each state is observed as.
         next_state: (S, A), the state after each action.
-        bumped: (S, A), whether a wall stops the action.
         rewards: (S, A).
         terminal: (S,), whether the agent stands on the goal.
         start_states: the states that an episode may start in, ascending.
@@ -53,6 +54,11 @@ class CellTables:
                 if isinstance(array, np.ndarray):
                     array.flags.writeable = False
         return tables
+
+    @cached_property
+    def bumped(self) -> np.ndarray:
+        """Whether each action (S, A) leaves the state as it was, as at a wall."""
+        return self.next_state == np.arange(len(self.terminal))[:, None]
 
     @cached_property
     def model(self) -> TabularModel:
@@ -92,10 +98,15 @@ class CellTables:
         """The inverse of `state_number`; JSON can hold it."""
         return dict(zip(self.fields, self.observations[state].tolist(), strict=True))
 
+    @property
+    def starting(self) -> list[dict[str, int]]:
+        """The states that an episode may start in."""
+        return [self.state_fields(state) for state in self.start_states]
+
     def outcome(self, state: int, action: int) -> tuple[float, bool, int]:
         """The reward of an action in a state, whether it bumps, and the state that follows."""
-        cell = state, action
-        return self.rewards.item(cell), self.bumped.item(cell), self.next_state.item(cell)
+        after = self.next_state.item(state, action)
+        return self.rewards.item(state, action), after == state, after
 
     def starts(self, chosen: np.ndarray | bool) -> np.ndarray:
         """The chosen states (S,) that an episode can begin in, ascending; `ValueError` if none."""
@@ -103,6 +114,25 @@ class CellTables:
         if len(states) == 0:
             raise ValueError("start: expected a free cell other than the goal, and there is none")
         return states
+
+    def check_ways(self, name: str) -> None:
+        """Raises `ValueError` unless the goal can be reached from every start.
+
+        `name` is the argument that says where walls are.
+        """
+        solvable, grown = np.zeros_like(self.terminal), self.terminal
+        while (solvable != grown).any():
+            solvable, grown = grown, grown | grown[self.next_state].any(axis=1)
+        lost = self.start_states[~solvable[self.start_states]]
+        if len(lost):
+            raise ValueError(
+                f"{name}: expected the goal to be reachable from every start, but there is no way"
+                f" from {self.state_fields(lost[0])}"
+            )
+
+
+_OF_TABLES = {"model": "model", "states": "model.non_terminal_states", "starts": "starting"}
+"""What a view has from the tables."""
 
 
 class CellWorld(gym.Env[np.ndarray, int]):
@@ -122,6 +152,11 @@ class CellWorld(gym.Env[np.ndarray, int]):
         self._num_actions = tables.rewards.shape[1]
         self.action_space = spaces.Discrete(self._num_actions)
         self.state, self.num_steps = int(tables.start_states[0]), 0
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """The state, as JSON can hold it."""
+        return self.tables.state_fields(self.state)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -148,9 +183,7 @@ class CellWorld(gym.Env[np.ndarray, int]):
         """The state in pixels, or in characters."""
         if self.render_mode != "rgb_array":
             return self._characters()
-        from lactchain.worlds.canvas import pixels
-
-        return pixels(self)
+        return plugins.required("films", "render_mode").pixels(self)
 
     def _check(self, action: int) -> None:
         if not 0 <= action < self._num_actions:
@@ -191,34 +224,6 @@ def neighbours(free: np.ndarray) -> np.ndarray:
     return np.stack([bordered[row + down, column + right] for right, down in STEPS], axis=1)
 
 
-def reachable(near: np.ndarray, first: int) -> np.ndarray:
-    """Whether there is a way from a cell to each (C,); `near` is by `neighbours`."""
-    reached = np.zeros(len(near) + 1, dtype=bool)
-    reached[-1] = True  # stands for all that is not free
-    frontier = np.array([first])
-    while len(frontier):
-        reached[frontier] = True
-        around = np.unique(near[frontier])
-        frontier = around[~reached[around]]
-    return reached[:-1]
-
-
-def check_ways(name: str, near: np.ndarray, wanted: np.ndarray, cells: np.ndarray) -> None:
-    """Raises `ValueError` unless there are ways between all cells (B,) that are wanted.
-
-    `name` is the argument that says where walls are, `near` (C, 4) is by `neighbours`, and `cells`
-    (C, 2) are what to call them.
-    """
-    first = wanted.min()
-    apart = wanted[~reachable(near, first)[wanted]]
-    if len(apart):
-        one, other = (tuple(cells[found].tolist()) for found in (first, apart[0]))
-        raise ValueError(
-            f"{name}: expected every goal to be reachable from every start, but there is no way"
-            f" between {one} and {other}"
-        )
-
-
 def tabulate(scheme: Reward, observations: np.ndarray, next_state: np.ndarray) -> np.ndarray:
     """Rewards (S, A) of all actions, by rows observed (S, D) and the states that follow (S, A)."""
     columns = [
@@ -230,28 +235,11 @@ def tabulate(scheme: Reward, observations: np.ndarray, next_state: np.ndarray) -
 
 def cell_view(place: slice, **fields: Any) -> TextView:
     """The view of a `CellWorld`; `place` are the fields of a state that say where the agent is."""
-    own = {"get_state": _state, "set_state": reset_into, "states": _states, "starts": _starts}
-    own |= {"model": _model, "success": every_ending, "position": fresh(partial(_position, place))}
+    own = {"get_state": attrgetter("unwrapped.fields"), "set_state": reset_into}
+    own |= {name: attrgetter(f"unwrapped.tables.{path}") for name, path in _OF_TABLES.items()}
+    own |= {"success": every_ending, "position": partial(_position, place)}
     return TextView(**own | fields)
-
-
-@fresh
-def _state(env: gym.Env) -> State:
-    return env.unwrapped.tables.state_fields(env.unwrapped.state)
 
 
 def _position(place: slice, env: gym.Env) -> list[int]:
     return env.unwrapped.tables.observations[env.unwrapped.state, place].tolist()
-
-
-def _states(env: gym.Env) -> list[State]:
-    return _model(env).non_terminal_states
-
-
-def _starts(env: gym.Env) -> list[State]:
-    tables = env.unwrapped.tables
-    return list(map(tables.state_fields, tables.start_states))
-
-
-def _model(env: gym.Env) -> TabularModel:
-    return env.unwrapped.tables.model

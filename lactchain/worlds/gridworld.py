@@ -1,7 +1,6 @@
 """The oriented grid world of the founding document, and its batch: rules, words, pictures."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -11,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from lactchain.environments.checks import at_least_one, start_state
+from lactchain.environments.faults import at_least_one
 from lactchain.environments.views import State, TextView
 from lactchain.functional.random_streams import draw, stream
 from lactchain.inspection.pictures import Mark, Picture, Scene
@@ -20,7 +19,6 @@ from lactchain.worlds.cells import (
     CellTables,
     CellWorld,
     cell_view,
-    check_ways,
     find,
     neighbours,
     numbers,
@@ -29,25 +27,12 @@ from lactchain.worlds.cells import (
 
 ACTION_NAMES = ("move forward", "turn left", "turn right")
 ORIENTATIONS = ("up", "right", "down", "left")
+REWARDS = {"sparse": (1.0, 0.0), "founding": (100.0, -1.0)}
+"""For reaching the goal, and for every other step."""
 
 _TURNS = (-1, 1)  # left, right
 _MAX_STATES = 2**20  # tables of about 100 MB
 _STATE = ("states", "num_steps", "streams", "num_episodes")  # of a batch
-
-
-@dataclass(frozen=True)
-class GoalReward:
-    """One number for reaching the goal, another for every other step."""
-
-    on_goal: float
-    elsewhere: float
-
-    def reward(self, state: np.ndarray, action: np.ndarray, next_state: np.ndarray) -> np.ndarray:
-        """Rewards (B,) of B transitions between observation rows (B, 5)."""
-        return np.where(_at_goal(next_state), self.on_goal, self.elsewhere)
-
-
-REWARDS = {"sparse": GoalReward(1.0, 0.0), "founding": GoalReward(100.0, -1.0)}
 
 
 class GridTables(CellTables):
@@ -56,7 +41,6 @@ class GridTables(CellTables):
     Attributes:
         walls: the cells (x, y) that cannot be entered.
         num_poses: number of free cells times four orientations.
-        descriptions: the world in words, one for each goal.
 
     Raises:
         ValueError: an argument is not of its kind, or a goal cannot be reached from a start.
@@ -97,8 +81,7 @@ class GridTables(CellTables):
         near = neighbours(free)
         self._expand(near, cells, cells[goal_cells], reward)
         self.start_states = self.starts(start is None or self._in_pose(start))
-        goal_number, pose = np.divmod(self.start_states, self.num_poses)
-        check_ways("walls", near, np.concatenate([pose // 4, goal_cells[goal_number]]), cells)
+        self.check_ways("walls")
 
     def _free_cells(self, walls: Sequence[Sequence[int]], expected: str) -> np.ndarray:
         """Whether each cell (height, width) is free."""
@@ -117,16 +100,14 @@ class GridTables(CellTables):
         self.observations = np.column_stack(
             [np.tile(poses, (len(goals), 1)), np.repeat(goals, len(poses), axis=0)]
         )
-        self.descriptions = [
-            f"Grid world of size {self.width}x{self.height}, goal at ({x}, {y})."
-            for x, y in goals.tolist()
-        ]
-        self.terminal = _at_goal(self.observations)
-        self.next_state, self.bumped = self._moves(near)
-        if isinstance(reward, str) and reward not in REWARDS:
+        self.terminal = (self.observations[:, :2] == self.observations[:, 3:]).all(axis=1)
+        self.next_state = self._moves(near)
+        if not isinstance(reward, str):
+            self.rewards = tabulate(reward, self.observations, self.next_state)
+        elif reward in REWARDS:
+            self.rewards = np.where(self.terminal[self.next_state], *REWARDS[reward])
+        else:
             raise ValueError(f"reward: expected one of {sorted(REWARDS)}, got {reward!r}")
-        scheme = REWARDS[reward] if isinstance(reward, str) else reward
-        self.rewards = tabulate(scheme, self.observations, self.next_state)
 
     def _in_pose(self, start: Sequence[int]) -> np.ndarray:
         """Whether each state (S,) is in this pose."""
@@ -134,23 +115,16 @@ class GridTables(CellTables):
         pose = find("start", start, poses, "a free x, y, orientation 0-3")
         return np.arange(len(self.terminal)) % self.num_poses == pose
 
-    def _moves(self, near: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The one place where the rules of motion are written: next state and bump (S, A)."""
+    def _moves(self, near: np.ndarray) -> np.ndarray:
+        """The one place where the rules of motion are written: next states (S, A)."""
         states = np.arange(len(self.terminal))
         pose = states % self.num_poses
         cell, orientation = np.divmod(pose, 4)
         target = near[cell, orientation]
-        bumped = np.zeros((len(states), len(self.action_names)), dtype=bool)
-        bumped[:, 0] = target < 0
         forward = np.where(target < 0, cell, target)
         turned = [4 * cell + (orientation + turn) % 4 for turn in _TURNS]
         poses = np.stack([4 * forward + orientation, *turned], axis=1)
-        return (states - pose)[:, None] + poses[:, : bumped.shape[1]], bumped
-
-
-def _at_goal(observations: np.ndarray) -> np.ndarray:
-    """Whether the agent stands on the goal (B,), of observation rows (B, 5)."""
-    return (observations[:, :2] == observations[:, 3:]).all(axis=1)
+        return (states - pose)[:, None] + poses[:, : len(self.action_names)]
 
 
 class GridWorld(CellWorld):
@@ -265,8 +239,10 @@ class GridWorld(CellWorld):
         )
 
     def _info(self, bumped: bool) -> dict[str, Any]:
-        description = self.tables.descriptions[self.state // self.tables.num_poses]
-        return {"bumped": bumped, "description": description}
+        *_, goal_x, goal_y = self._observation().tolist()
+        size = f"{self.tables.width}x{self.tables.height}"
+        told = f"Grid world of size {size}, goal at ({goal_x}, {goal_y})."
+        return {"bumped": bumped, "description": told}
 
 
 def own_seeds(seeds: Sequence[int | None], num_envs: int) -> list[tuple[int, int]]:
@@ -299,11 +275,6 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self.single_action_space = single.action_space
         self.observation_space = batch_space(single.observation_space, num_envs)
         self.action_space = batch_space(single.action_space, num_envs)
-        # Flat tables over state * A + action: one `take` per quantity and step.
-        self._num_actions = len(self.tables.action_names)
-        self._next_state = self.tables.next_state.ravel()
-        self._rewards = self.tables.rewards.ravel()
-        self._bumped = self.tables.bumped.ravel()
         self.streams = self._copy_streams()
         self.num_episodes = np.zeros(num_envs, dtype=np.uint64)
         self.states = np.full(num_envs, self.tables.start_states[0])
@@ -323,13 +294,15 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         else:  # each copy is copy 0 of its own seed, as a single environment is
             for copy, own in own_seeds(seed, self.num_envs):
                 self.streams[copy], self.num_episodes[copy] = stream(own, 0), 0
-        state = start_state(options)
+        if unknown := (options or {}).keys() - {"state"}:
+            raise ValueError(f"options: expected state, or none, got {sorted(unknown)}")
+        state = (options or {}).get("state")
         if state is None:
             self._restart(np.arange(self.num_envs))
         else:
             self.states[:], self.num_steps[:] = self.tables.open_state(state), 0
         infos = {"bumped": np.zeros(self.num_envs, dtype=bool)}
-        return self.tables.observations.take(self.states, axis=0), infos
+        return self.tables.observations[self.states], infos
 
     def step(
         self, actions: np.ndarray
@@ -337,22 +310,24 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         """Plays one action in every copy; resets the copies that end."""
         actions = np.asarray(actions, dtype=np.int64)
         # Negative ones read as huge: one pass checks both ends of the range.
-        if actions.shape != (self.num_envs,) or actions.view(np.uint64).max() >= self._num_actions:
+        num_actions = self.single_action_space.n
+        if actions.shape != (self.num_envs,) or actions.view(np.uint64).max() >= num_actions:
             raise ValueError(f"actions: expected elements of {self.action_space}, got {actions}")
-        moves = self.states * self._num_actions + actions
-        self.states = self._next_state.take(moves)
+        before, tables = self.states, self.tables
+        moves = before * num_actions + actions
+        self.states = tables.next_state.take(moves)
         self.num_steps += 1
-        terminated = self.tables.terminal.take(self.states)
+        terminated = tables.terminal.take(self.states)
         truncated = (self.num_steps >= self.max_steps) & ~terminated
-        observations = self.tables.observations.take(self.states, axis=0)
-        infos: dict[str, Any] = {"bumped": self._bumped.take(moves)}
+        observations = tables.observations.take(self.states, axis=0)
+        infos: dict[str, Any] = {"bumped": self.states == before}
         ended = terminated | truncated
         if ended.any():
             infos |= {"final_obs": observations.copy(), "_final_obs": ended}
             copies = np.flatnonzero(ended)
             self._restart(copies)
-            observations[copies] = self.tables.observations.take(self.states[copies], axis=0)
-        return observations, self._rewards.take(moves), terminated, truncated, infos
+            observations[copies] = tables.observations[self.states[copies]]
+        return observations, tables.rewards.take(moves), terminated, truncated, infos
 
     def get_state(self) -> dict[str, Any]:
         """Everything that the next steps depend on."""

@@ -11,7 +11,7 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 
 from lactchain.environments.exact import TabularModel
-from lactchain.environments.views import State, TextView, every_ending, fresh, shipped_view
+from lactchain.environments.views import State, TextView, every_ending, shipped_view
 from lactchain.inspection.pictures import Mark, Picture, Scene
 
 _PLACES = ("red (0, 0)", "green (4, 0)", "yellow (0, 4)", "blue (3, 4)")
@@ -34,7 +34,7 @@ def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
         brief="{x} {y}",
         describe=partial(_cell, world.ncol, {"goal_x": goal_x, "goal_y": goal_y, "map": rows}),
         model=partial(_model, good=world.desc.ravel() == b"G"),
-        position=fresh(partial(_position, world.ncol)),
+        position=partial(_position, world.ncol),
         success=_on_the_goal,
         picture=_board(world.desc.shape[::-1], _letters(world.desc)),
     )
@@ -51,7 +51,7 @@ def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
         "\nYou are at ({x}, {y}), the goal is at ({goal_x}, {goal_y}).{feedback}",
         brief="{x} {y}",
         describe=partial(_cell, width, {"goal_x": width - 1, "goal_y": height - 1}),
-        position=fresh(partial(_position, width)),
+        position=partial(_position, width),
         success=every_ending,
         picture=_board(
             (width, height),
@@ -66,9 +66,8 @@ def taxi_view(world: TaxiEnv) -> TextView:
     """Taxi in words.
 
     Fields: x, y, passenger and destination in words, from_ and to (red, green, yellow, blue, and
-    from_ also taxi). A passenger who
-    may want to go elsewhere on the way (`fickle_passenger`) is not in Gymnasium's table: such a
-    world has no exact model.
+    from_ also taxi). A passenger who may want to go elsewhere on the way (`fickle_passenger`) is
+    not in Gymnasium's table: such a world has no exact model.
     """
     return _view(
         world,
@@ -80,16 +79,13 @@ def taxi_view(world: TaxiEnv) -> TextView:
         position=_taxi_position,
         success=every_ending,
         model=None if world.fickle_passenger else _model,
-        unmodelled="the table of Taxi does not hold fickle_passenger; set it to false",
         picture=_streets(world),
     )
 
 
 def _view(world: gym.Env, **fields: Any) -> TextView:
     """What the views share: the state is the number `s`, the dynamics are the table `P`."""
-    outcomes = (outcome for row in world.P.values() for every in row.values() for outcome in every)
-    finished = frozenset(int(state) for _, state, _, terminated in outcomes if terminated)
-    set_state = partial(_reset_into, finished)
+    set_state = partial(_reset_into, _endings(world))
     defaults = {"get_state": _state, "set_state": set_state, "states": _states, "model": _model}
     return TextView(**defaults | fields)
 
@@ -152,7 +148,6 @@ def _position(width: int, env: gym.Env) -> list[int]:
     return [int(part) for part in divmod(env.unwrapped.s, width)][::-1]
 
 
-@fresh
 def _taxi_position(env: gym.Env) -> list[int]:
     return list(env.unwrapped.decode(env.unwrapped.s))[1::-1]
 
@@ -161,7 +156,6 @@ def _on_the_goal(env: gym.Env) -> bool:
     return env.unwrapped.desc.flat[env.unwrapped.s] == b"G"
 
 
-@fresh
 def _state(env: gym.Env) -> State:
     return {"state": int(env.unwrapped.s)}
 
@@ -170,9 +164,9 @@ def _states(env: gym.Env) -> list[State]:
     return _model(env).non_terminal_states
 
 
-def _reset_into(finished: frozenset[int], env: gym.Env, state: State) -> tuple[int, dict[str, Any]]:
+def _reset_into(ended: set[int], env: gym.Env, state: State) -> tuple[int, dict[str, Any]]:
     number = state["state"]
-    if number not in env.observation_space or number in finished:
+    if number not in env.observation_space or number in ended:
         raise ValueError(
             f"state: expected a state in {env.observation_space} in which the episode is not over,"
             f" got {state}"
@@ -182,24 +176,35 @@ def _reset_into(finished: frozenset[int], env: gym.Env, state: State) -> tuple[i
     return number, info
 
 
+def _endings(env: gym.Env) -> set[int]:
+    """The states in which an episode ends."""
+    table = env.unwrapped.P
+    outcomes = (outcome for row in table.values() for every in row.values() for outcome in every)
+    return {int(state) for _, state, _, terminated in outcomes if terminated}
+
+
 def _model(env: gym.Env, good: np.ndarray | None = None) -> TabularModel:
     """The model of `P[state][action] = [(probability, next state, reward, terminated), ...]`.
 
     It holds the states that can be reached from a start. `good` says which states are good ones to
     end in; None: all of them.
     """
-    transitions = env.unwrapped.P
-    starts = np.flatnonzero(env.unwrapped.initial_state_distrib).tolist()
-    reached, ended = _explore(transitions, starts)
+    table, ended = env.unwrapped.P, _endings(env)
+    frontier = np.flatnonzero(env.unwrapped.initial_state_distrib).tolist()
+    reached = {*frontier}
+    for state in frontier:  # which grows
+        outcomes = [] if state in ended else sum(table[state].values(), [])
+        after = {int(outcome[1]) for outcome in outcomes} - reached
+        frontier += after
+        reached |= after
     numbers = {state: number for number, state in enumerate(sorted(reached))}
-    num_actions = len(transitions[starts[0]])
-    num_outcomes = max(len(outcomes) for s in reached for outcomes in transitions[s].values())
-    shape = (len(numbers), num_actions, num_outcomes)
+    num_outcomes = max(len(outcomes) for s in reached for outcomes in table[s].values())
+    shape = (len(numbers), env.action_space.n, num_outcomes)
     next_state = np.broadcast_to(np.arange(shape[0])[:, None, None], shape).copy()
     probability, reward = np.zeros(shape), np.zeros(shape)
     probability[:, :, 0] = 1.0
     for state in reached - ended:
-        for action, outcomes in transitions[state].items():
+        for action, outcomes in table[state].items():
             for k, (p, successor, r, _) in enumerate(outcomes):
                 cell = numbers[state], action, k
                 next_state[cell], probability[cell], reward[cell] = numbers[successor], p, r
@@ -212,18 +217,3 @@ def _model(env: gym.Env, good: np.ndarray | None = None) -> TabularModel:
         goal=terminal if good is None else terminal & good[list(numbers)],
         states=tuple({"state": state} for state in numbers),
     )
-
-
-def _explore(transitions: Mapping[Any, Any], starts: list[int]) -> tuple[set[int], set[int]]:
-    """All states within reach of a start, and those in which an episode ends."""
-    reached, ended, frontier = set(starts), set(), list(starts)
-    while frontier:
-        for outcomes in transitions[frontier.pop()].values():
-            for _, successor, _, terminated in outcomes:
-                state = int(successor)
-                if terminated:
-                    ended.add(state)
-                elif state not in reached:
-                    frontier.append(state)
-                reached.add(state)
-    return reached, ended

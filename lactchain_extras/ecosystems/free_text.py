@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from gymnasium import spaces
 
-from lactchain.environments.checks import AnyText
+from lactchain.environments.faults import AnyText
 from lactchain.environments.views import TextView, describe_text
 
 log = logging.getLogger(__name__)

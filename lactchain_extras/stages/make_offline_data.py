@@ -35,7 +35,7 @@ class RecordingConfig:
     policies: dict[str, float] = field(default_factory=lambda: {"random": 1.0})
     """Scripted policies by name, each with its share of the decisions; the shares add up to 1.
     optimal (shortest paths), random (any chain), legal (moves that no wall stops), consistent (a
-    word that fits the feedback), informed (the one that tells most), lookahead (the best)."""
+    word that fits the feedback)."""
     policy_template: str | None = None
     """What the policies read of a state where the environment shows them less, without history;
     the same decisions are recorded with what the environment shows. null: they read that."""

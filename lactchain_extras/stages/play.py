@@ -8,6 +8,7 @@ and asked again. Ctrl-D ends the game.
 
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,12 +19,15 @@ from lactchain.config.bounds import AtLeast0, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig
 from lactchain.environments.extractors import Chain, Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import MOST_LISTED, HumanPolicy, spoken
+from lactchain.environments.scripted import RowPolicy
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.console import console, plain
 from lactchain.runs.process import is_dry_run
 from lactchain.stages.stage_run import BatchSettings, dry_run, require_numbers
 from lactchain.types import ChainGrammar, Policy
+
+MOST_LISTED = 12  # actions whose numbers a person is told
+FEW = 3  # of more than that, so many for examples
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,57 @@ def _player(config: PlayConfig, env: LanguageEnv) -> Policy:
     from lactchain.models.actor import load_player
 
     return load_player(config.actor, env.grammar)
+
+
+class HumanPolicy(RowPolicy):
+    """The person at the keyboard.
+
+    Numbers of actions, such as `0 0 1`, or the name of one (spaces do not matter), are put into the
+    format of a completion; anything else is the completion, letter for letter.
+
+    Args:
+        ask: shows a text and returns the line that was typed.
+        accepts: whether a completion is to be played; until one is, the person is asked again.
+    """
+
+    name = "human"
+
+    def __init__(
+        self,
+        grammar: ChainGrammar,
+        ask: Callable[[str], str],
+        accepts: Callable[[str], bool] = lambda completion: True,
+    ) -> None:
+        self.grammar = grammar
+        self.ask, self.accepts = ask, accepts
+        names = enumerate(grammar.action_names)
+        self._named = {name.replace(" ", ""): number for number, name in names}
+
+    def complete(self, text: str, seed: int) -> str:
+        """What is typed, in the format of a completion."""
+        names = self.grammar.action_names
+        listed = names if len(names) <= MOST_LISTED else names[:FEW]
+        legend = [f"{number} {spoken(name)}" for number, name in enumerate(listed)]
+        legend += ["..."] * (len(names) > len(listed))
+        question = f"{text}\n[{', '.join(legend)}] > "
+        while not self.accepts(completion := self._completion(self.ask(question))):
+            pass
+        return completion
+
+    def _completion(self, line: str) -> str:
+        numbers = {str(number): number for number in range(len(self.grammar.action_names))}
+        if line.replace(" ", "") in self._named:
+            return self.grammar.render([self._named[line.replace(" ", "")]])
+        words = line.split()
+        if words and all(word in numbers for word in words):
+            return self.grammar.render([numbers[word] for word in words])
+        return line
+
+
+def spoken(name: str) -> str:
+    """An action's name as people write it: the letters of a word together."""
+    parts = name.split()
+    return "".join(parts) if all(len(part) == 1 for part in parts) else name
 
 
 def is_legal(env: LanguageEnv, completion: str) -> bool:

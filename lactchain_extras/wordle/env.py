@@ -1,7 +1,6 @@
 """Wordle by LMRL-Gym's rules (Abdulhai et al. 2023), with any words."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import starmap
 from operator import attrgetter
 from typing import Any
@@ -10,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lactchain.environments.checks import at_least_one, rewards_of
+from lactchain.environments.faults import at_least_one, rewards_of
 from lactchain.environments.views import Outcome, State, TextView, reset_into
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.types import Reward
@@ -145,7 +144,7 @@ class Wordle(gym.Env[np.ndarray, int]):
     def render(self) -> str | np.ndarray:
         """The board; in colours, where it is drawn for a terminal, or in pixels."""
         if self.render_mode == "rgb_array":
-            from lactchain.worlds.canvas import pixels
+            from lactchain_extras.canvas import pixels
 
             return pixels(self)
         if self.render_mode == "ansi":
@@ -159,7 +158,7 @@ class Wordle(gym.Env[np.ndarray, int]):
         elsewhere, absent): `CLUES_TEMPLATE` shows these alone. The only state that it lists is the
         empty game. Spaces between the letters of a guess do not matter.
         """
-        from lactchain_extras.wordle.policies import BestWords, ConsistentWords
+        from lactchain_extras.wordle.policies import ConsistentWords
 
         words = self.tables.words
         every_square = _squares(np.ones((len(ALPHABET), NUM_LETTERS), dtype=bool))
@@ -177,11 +176,7 @@ class Wordle(gym.Env[np.ndarray, int]):
             max_chains=self.num_tries,
             brief="{tries_left} {absent} {elsewhere} {known}",
             rare_words=f" {every_square} {every_square.upper()}",
-            policies={
-                "consistent": ConsistentWords,
-                "informed": partial(ConsistentWords, informed=True),
-                "lookahead": BestWords,
-            },
+            policies={"consistent": ConsistentWords},
             competent="consistent",
             picture=Picture(NUM_LETTERS, self.num_tries, _scene),
         )
