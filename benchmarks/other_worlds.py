@@ -96,6 +96,7 @@ class Played(gym.Env):
         self.state, self.steps = self.open[0], 0
 
     def reset(self, *, seed=None, options=None):
+        """Starts an episode, in a drawn state or in `options["state"]`."""
         super().reset(seed=seed)
         self.state, self.steps = self.open[self.np_random.integers(len(self.open))], 0
         if options and "state" in options:
@@ -104,9 +105,11 @@ class Played(gym.Env):
 
     @property
     def number(self):
+        """Of the state."""
         return states_of(self.game).index(self.state)
 
     def step(self, action):
+        """Plays an action."""
         outcomes = self.game.after(self.state, int(action))
         drawn = self.np_random.choice(len(outcomes), p=[p for p, _, _ in outcomes])
         _, self.state, reward = outcomes[drawn]
@@ -115,6 +118,7 @@ class Played(gym.Env):
         return self.number, reward, over, self.steps >= self.max_steps and not over, {}
 
     def text_view(self):
+        """What the game tells of itself."""
         told = {
             "get_state": lambda env: {"at": json_of(env.unwrapped.state)},
             "set_state": lambda env, state: env.reset(options={"state": state}),
