@@ -27,7 +27,7 @@ Moved = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class ClassicControlVectorEnv(VectorEnv):
-    """Copies of one classic control problem; a subclass says how they start and move.
+    """Copies of one classic control problem; a subclass says how they move.
 
     Attributes:
         state: (D, num_envs), the physical state of each copy in float64.
@@ -39,7 +39,7 @@ class ClassicControlVectorEnv(VectorEnv):
     time_limit: int
 
     def __init__(self, num_envs: int = 1, max_episode_steps: int | None = None) -> None:
-        single = self.single_env()
+        self._single = single = self.single_env()
         self.num_envs = num_envs
         self.max_steps = self.time_limit if max_episode_steps is None else max_episode_steps
         if type(self.max_steps) is not int or self.max_steps < 1:
@@ -106,8 +106,10 @@ class ClassicControlVectorEnv(VectorEnv):
         self.num_steps[copies] = 0
 
     def _start(self, stream: np.random.Generator) -> np.ndarray:
-        """The state (D,) that an episode starts in."""
-        raise NotImplementedError
+        """The state (D,) that an episode starts in, as the single environment draws it."""
+        self._single.np_random = stream
+        self._single.reset()
+        return np.array(self._single.state)
 
     def _observe(self, state: np.ndarray) -> np.ndarray:
         """Observations (B, …) of states (D, B)."""
@@ -123,9 +125,6 @@ class CartPoleVectorEnv(ClassicControlVectorEnv):
 
     single_env, time_limit = CartPoleEnv, 500
     limits = np.array([[2.4], [12 * 2 * np.pi / 360]])
-
-    def _start(self, stream: np.random.Generator) -> np.ndarray:
-        return stream.uniform(-0.05, 0.05, size=4)
 
     def _move(self, state: np.ndarray, actions: np.ndarray) -> Moved:
         x, x_dot, theta, theta_dot = state
@@ -144,10 +143,6 @@ class PendulumVectorEnv(ClassicControlVectorEnv):
     """`Pendulum-v1`: torque swings it up; angle, speed and torque cost; 200 steps."""
 
     single_env, time_limit = PendulumEnv, 200
-
-    def _start(self, stream: np.random.Generator) -> np.ndarray:
-        high = np.array([np.pi, 1.0])
-        return stream.uniform(-high, high)
 
     def _observe(self, state: np.ndarray) -> np.ndarray:
         angle, speed = state
@@ -168,9 +163,6 @@ class MountainCarVectorEnv(ClassicControlVectorEnv):
 
     single_env, time_limit = MountainCarEnv, 200
 
-    def _start(self, stream: np.random.Generator) -> np.ndarray:
-        return np.array([stream.uniform(-0.6, -0.4), 0.0])
-
     def _move(self, state: np.ndarray, actions: np.ndarray) -> Moved:
         position, speed = state
         speed = speed + (actions - 1) * 0.001 - 0.0025 * np.cos(3 * position)
@@ -186,9 +178,6 @@ class AcrobotVectorEnv(ClassicControlVectorEnv):
 
     single_env, time_limit = AcrobotEnv, 500
     fastest = np.array([[4 * np.pi], [9 * np.pi]])
-
-    def _start(self, stream: np.random.Generator) -> np.ndarray:
-        return stream.uniform(-0.1, 0.1, size=4).astype(np.float32)
 
     def _observe(self, state: np.ndarray) -> np.ndarray:
         a, b, a_dot, b_dot = state
