@@ -199,28 +199,20 @@ def test_policies_refuse_other_worlds():
 
 def test_a_person_is_not_told_hundreds_of_numbers():
     shown = []
-    grammar = language_env(WORDLE.id, extractor="utterance").grammar
-    policy = HumanPolicy(grammar, lambda text: shown.append(text) or "about")
+    env = language_env(WORDLE.id, extractor="utterance")
+    policy = HumanPolicy(env, lambda text: shown.append(text) or "about")
     assert policy.act(["Wordle:"], [0])[0].text == "a b o u t\n"
     assert len(shown[0]) < 250 and "..." in shown[0]
 
 
-def test_a_person_types_numbers_or_a_completion():
-    grammar = language_env(max_chain_length=5).grammar
+def test_a_person_types_numbers_or_a_completion_until_it_is_legal():
     forward, left = '["move forward", "turn left", "move forward"]', '["turn left"]'
-    typed = {"0 1 0": forward, left: left, "0 2": "0 2", "": "", "turn left": left}
-    shown, lines = [], iter(typed)
-    policy = HumanPolicy(grammar, lambda prompt: shown.append(prompt) or next(lines))
-    completions = policy.act(["here"] * 5, range(5))
-    assert [completion.text for completion in completions] == [*typed.values()]
-    assert shown[0] == "here\n[0 move forward, 1 turn left] > "
-
-
-def test_a_person_is_asked_again_until_the_completion_is_accepted():
-    grammar = language_env(max_chain_length=5).grammar
-    lines = ["", "?", "0 2", "1"]
-    policy = HumanPolicy(grammar, lambda _: lines.pop(0), lambda said: "turn" in said)
-    assert policy.act(["here"], [0])[0].text == '["turn left"]' and not lines
+    shown, typed = [], ["", "?", "0 2", "0 1 0", left, "turn left", "[]", "1"]
+    env = language_env(max_chain_length=5)
+    policy = HumanPolicy(env, lambda prompt: shown.append(prompt) or typed.pop(0))
+    completions = policy.act(["here"] * 4, range(4))
+    assert [completion.text for completion in completions] == [forward, left, left, left]
+    assert shown == ["here\n[0 move forward, 1 turn left] > "] * 8
 
 
 def test_an_evaluation_may_play_several_games_from_every_start(tmp_path):

@@ -50,7 +50,7 @@ class LanguageEnv(gym.Env[str, str]):
 
     ## Observation Space
     `Text`: the view's template, filled in; the `history` last observations and completions, each on
-    lines of its own, if that is not 1. Printable ASCII and the characters of the template.
+    lines of its own, if that is not 1.
 
     ## Starting State
     The environment's own; or `reset(options={"state": state})`, a state as in `info["state"]`.
@@ -112,11 +112,8 @@ class LanguageEnv(gym.Env[str, str]):
         self.invalid_penalty, self.chain_cost = config.invalid_penalty, config.chain_cost
         if self.view.reads is not None:
             self._check_reader(self.view.reads)
-        characters = frozenset(string.printable + template)
-        if isinstance(env.observation_space, spaces.Text):
-            characters |= env.observation_space.character_set
-        self.observation_space = AnyText(LONGEST_SAMPLE, min_length=0, charset=characters)
-        self.action_space = AnyText(LONGEST_SAMPLE, min_length=0, charset=characters)
+        self.observation_space = AnyText(LONGEST_SAMPLE, min_length=0, charset=string.printable)
+        self.action_space = AnyText(LONGEST_SAMPLE, min_length=0, charset=string.printable)
         self._over = True
         self._seed: int | None = None
         self._num_chains = 0
@@ -299,8 +296,7 @@ class LanguageEnv(gym.Env[str, str]):
 
     def _printable(self, text: str) -> str:
         """A completion as the history shows it: what is no letter of any language becomes `?`."""
-        known = self.observation_space.character_set
-        return "".join(c if c in known or c.isprintable() else "?" for c in text)
+        return "".join(c if c.isprintable() or c in string.printable else "?" for c in text)
 
     def _describe(self, feedback: str = "") -> str:
         return self.view.text(self.env, *self._last, feedback)

@@ -143,6 +143,8 @@ class TextView:
         rules.append(("action_names", listed, "a list of texts", self.action_names))
         whole = type(self.max_chains) is int
         rules.append(("max_chains", whole, "a whole number", self.max_chains))
+        known = self.competent in (None, *self.policies)
+        rules.append(("competent", known, f"one of {sorted(self.policies)}", self.competent))
         for name, holds, expected, got in rules:
             if not holds:
                 raise ConfigError(f"TextView.{name}: expected {expected}, got {got!r:.60}")
@@ -183,10 +185,6 @@ class TextView:
                 )
         elif not isinstance(space, spaces.Text):
             raise ConfigError(f"{env}: expected discrete actions, or text, got {space}")
-        if self.competent is not None and self.competent not in self.policies:
-            raise ConfigError(
-                f"competent: expected one of {sorted(self.policies)}, got {self.competent!r}"
-            )
         try:
             parts = list(string.Formatter().parse(self.template))
         except ValueError as error:

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from rich.text import Text
 
@@ -63,35 +62,26 @@ def _player(config: PlayConfig, env: LanguageEnv) -> Policy:
         if hasattr(sys.stdin, "reconfigure"):  # what is no text is nothing that can be played
             sys.stdin.reconfigure(errors="backslashreplace")
         ask = lambda text: console.input(plain(text.split("\n")[-1]))  # noqa: E731
-        return HumanPolicy(env.grammar, ask, partial(is_legal, env))
+        return HumanPolicy(env, ask)
     from lactchain.models.actor import load_player
 
     return load_player(config.actor, env.grammar)
 
 
 class HumanPolicy(RowPolicy):
-    """The person at the keyboard.
+    """The person at the keyboard, who is asked again until what is said can be played.
 
     Numbers of actions, such as `0 0 1`, or the name of one (spaces do not matter), are put into the
-    format of a completion; anything else is the completion, letter for letter.
-
-    Args:
-        ask: shows a text and returns the line that was typed.
-        accepts: whether a completion is to be played; until one is, the person is asked again.
+    format of a completion; anything else is the completion, letter for letter. `ask` shows a text
+    and returns the line that was typed.
     """
 
     name = "human"
 
-    def __init__(
-        self,
-        grammar: ChainGrammar,
-        ask: Callable[[str], str],
-        accepts: Callable[[str], bool] = lambda completion: True,
-    ) -> None:
-        self.grammar = grammar
-        self.ask, self.accepts = ask, accepts
-        names = enumerate(grammar.action_names)
-        self._named = {name.replace(" ", ""): number for number, name in names}
+    def __init__(self, env: LanguageEnv, ask: Callable[[str], str]) -> None:
+        self.env, self.ask, self.grammar = env, ask, env.grammar
+        names = enumerate(self.grammar.action_names)
+        self._numbers = {name.replace(" ", ""): number for number, name in names}
 
     def complete(self, text: str, seed: int) -> str:
         """What is typed, in the format of a completion."""
@@ -100,18 +90,17 @@ class HumanPolicy(RowPolicy):
         legend = [f"{number} {spoken(name)}" for number, name in enumerate(listed)]
         legend += ["..."] * (len(names) > len(listed))
         question = f"{text}\n[{', '.join(legend)}] > "
-        while not self.accepts(completion := self._completion(self.ask(question))):
+        while not is_legal(self.env, completion := self._completion(self.ask(question))):
             pass
         return completion
 
     def _completion(self, line: str) -> str:
-        numbers = {str(number): number for number in range(len(self.grammar.action_names))}
-        if line.replace(" ", "") in self._named:
-            return self.grammar.render([self._named[line.replace(" ", "")]])
+        numbers = {str(number): number for number in self._numbers.values()}
         words = line.split()
-        if words and all(word in numbers for word in words):
-            return self.grammar.render([numbers[word] for word in words])
-        return line
+        if line.replace(" ", "") in self._numbers:
+            return self.grammar.render([self._numbers[line.replace(" ", "")]])
+        typed = words and all(word in numbers for word in words)
+        return self.grammar.render([numbers[word] for word in words]) if typed else line
 
 
 def spoken(name: str) -> str:
