@@ -43,27 +43,9 @@ DOUBLE_T = """
 1111110111111
 1111111111111
 """
-ROOMS = """
-11111111111111111
-10000001000000001
-10111101011111101
-10100101010000101
-10101101010110101
-10100000000100101
-10111011110111101
-10001010010000001
-11101010011111011
-10001000010001001
-10111111010100001
-10000000010111111
-10111111000000001
-10000001011111101
-11111111111111111
-"""
 LAYOUTS: dict[str, tuple[list[str], tuple[int, int]]] = {
     "double_t": (DOUBLE_T.split(), (8, 6)),
     "u": (["11111", "10001", "10101", "10101", "11111"], (3, 3)),
-    "rooms": (ROOMS.split(), (7, 8)),
 }
 """The mazes that are shipped: rows of 1 (wall) and 0 (free), and the goal (row, column)."""
 
@@ -204,7 +186,7 @@ class Maze(CellWorld):
 
     ## Arguments
     By name, those of the world itself as `MazeTables` takes them:
-    - `layout`: double_t (LMRL-Gym's), u, rooms; or rows of 1 (wall) and 0 (free), outside of which
+    - `layout`: double_t (LMRL-Gym's), u; or rows of 1 (wall) and 0 (free), outside of which
       there are walls.
     - `goal`: (row, column); None: that of a named layout. `start`: likewise; None draws it.
     - `reward`: None for the above, or an object with `reward(state, action, next_state)`.

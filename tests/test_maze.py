@@ -151,7 +151,7 @@ def test_start_and_goal_can_be_chosen():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"layout": "labyrinth"}, r"layout: expected one of \['double_t', 'rooms', 'u'\]"),
+        ({"layout": "labyrinth"}, r"layout: expected one of \['double_t', 'u'\]"),
         ({"layout": []}, "layout: expected rows"),
         ({"layout": {"a": 1}}, "layout: expected rows"),
         ({"layout": 5}, "layout: expected rows"),
