@@ -120,9 +120,10 @@ class CellTables:
 
         `name` is the argument that says where walls are.
         """
-        solvable, grown = np.zeros_like(self.terminal), self.terminal
-        while (solvable != grown).any():
-            solvable, grown = grown, grown | grown[self.next_state].any(axis=1)
+        solvable, left = self.terminal.copy(), np.flatnonzero(~self.terminal)
+        while (one_more := solvable[self.next_state[left]].any(axis=1)).any():
+            solvable[left[one_more]] = True
+            left = left[~one_more]
         lost = self.start_states[~solvable[self.start_states]]
         if len(lost):
             raise ValueError(

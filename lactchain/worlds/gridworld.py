@@ -68,18 +68,16 @@ class GridTables(CellTables):
         free = self._free_cells(walls, f"x, y in {grid}, whole numbers")
         cells = np.argwhere(free)[:, ::-1]
         self.walls = frozenset((x, y) for y, x in np.argwhere(~free).tolist())
-        goal_cells = np.arange(len(cells))
+        goals = cells
         if goal is not None:
-            expected = f"x, y of a free cell in {grid}"
-            goal_cells = np.array([find("goal", goal, numbers(cells), expected)])
+            goals = cells[[find("goal", goal, numbers(cells), f"x, y of a free cell in {grid}")]]
         self.num_poses = 4 * len(cells)
-        if self.num_poses * len(goal_cells) > _MAX_STATES:
+        if self.num_poses * len(goals) > _MAX_STATES:
             raise ValueError(
                 f"size: expected at most {_MAX_STATES} states, got {grid}"
-                f" with {len(goal_cells)} goals; fix the goal or make the grid smaller"
+                f" with {len(goals)} goals; fix the goal or make the grid smaller"
             )
-        near = neighbours(free)
-        self._expand(near, cells, cells[goal_cells], reward)
+        self._expand(neighbours(free), cells, goals, reward)
         self.start_states = self.starts(start is None or self._in_pose(start))
         self.check_ways("walls")
 
