@@ -242,4 +242,4 @@ def at_weights(config: GuidedActorConfig, directory: Path) -> GuidedActorConfig:
     """The actor whose weights, or whose adapter, are in a folder."""
     if not (directory / ADAPTER_RECORD).is_file():
         return replace(config, model=str(directory), adapter=None)
-    return replace(config, model=read_adapter_record(directory).base, adapter=str(directory))
+    return replace(config, model=read_adapter_record(directory)["base"], adapter=str(directory))

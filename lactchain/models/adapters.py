@@ -10,7 +10,6 @@ import json
 import logging
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +30,7 @@ from transformers import PreTrainedModel
 
 from lactchain.config.settings import LoraSettings
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.runtime import evaluating, own_parameters, put
+from lactchain.models.runtime import evaluating, put
 from lactchain.models.weights import read_tensors, verify_file_if_listed
 from lactchain.storage.files import read_json, sha256, take_sample
 from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
@@ -39,6 +38,9 @@ from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, s
 Task = Literal["CAUSAL_LM", "SEQ_CLS"]
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+RECORDED = ("base", "base_fingerprint", "tokenizer_fingerprint", "sha256")
+"""What stands beside an adapter: the folder of the model that it was trained on, the checksums of
+that model, and those of `ADAPTER_FILES`."""
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +49,6 @@ OF_OTHER_KINDS = ("layer_replication", "alora_invocation_tokens", "arrow_config"
 
 AMPLIFICATION = 1000.0
 """Factor on an adapter when it is asked whether it does anything at all."""
-
-
-@dataclass(frozen=True)
-class AdapterRecord:
-    """What an adapter belongs to, as stored beside it.
-
-    Attributes:
-        base: the folder of the model that it was trained on.
-        base_fingerprint, tokenizer_fingerprint: checksums of that model.
-        sha256: of each of `ADAPTER_FILES`.
-    """
-
-    base: str
-    base_fingerprint: str
-    tokenizer_fingerprint: str
-    sha256: dict[str, str]
 
 
 def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftModel:
@@ -94,13 +80,14 @@ def write_adapter_record(directory: str | Path, base: str | Path) -> None:
     """Writes beside an adapter what it belongs to, and the hashes of its files."""
     directory, base = Path(directory), Path(base)
     hashes = {name: sha256(directory / name) for name in ADAPTER_FILES}
-    record = AdapterRecord(str(base), base_checksum(base), tokenizer_checksum(base), hashes)
-    stored = {"schema_version": 1} | asdict(record) | {SEEN_FROM_HERE: seen_from(directory, base)}
+    told = str(base), base_checksum(base), tokenizer_checksum(base), hashes
+    stored = {"schema_version": 1} | dict(zip(RECORDED, told, strict=True))
+    stored[SEEN_FROM_HERE] = seen_from(directory, base)
     (directory / ADAPTER_RECORD).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
 
-def read_adapter_record(directory: Path) -> AdapterRecord:
-    """What the adapter in a folder belongs to.
+def read_adapter_record(directory: Path) -> dict[str, Any]:
+    """What the adapter in a folder belongs to, by the names of `RECORDED`.
 
     Raises:
         DataError: nothing says so, or the file is damaged.
@@ -109,12 +96,11 @@ def read_adapter_record(directory: Path) -> AdapterRecord:
     verify_file_if_listed(file)
     stored = read_json(file, "expected a LoRA adapter that was saved here")
     try:
-        stored["sha256"] = {name: stored["sha256"][name] for name in ADAPTER_FILES}
-        stored["base"] = base_of(directory)
-        told = {field.name: stored[field.name] for field in fields(AdapterRecord)}
-        if not all(isinstance(told[name], str) for name in told.keys() - {"sha256"}):
+        record = {name: stored[name] for name in RECORDED} | {"base": base_of(directory)}
+        hashes = [record["sha256"][name] for name in ADAPTER_FILES]
+        if not all(isinstance(told, str) for told in (*list(record.values())[:3], *hashes)):
             raise TypeError("a checksum is a text")
-        return AdapterRecord(**told)
+        return record
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{file}: damaged ({error!r}); train the adapter anew, or copy it whole"
@@ -210,7 +196,7 @@ def merges(dtype: torch.dtype, quantised: bool) -> bool:
 def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
     """The model with its adapter multiplied in, in place, where that keeps what it has learnt.
 
-    For models that nobody else holds: merging and unmerging would drift. Their base may be shared.
+    For models that nobody else holds: merging and unmerging would drift.
     """
     if not isinstance(model, PeftModel):
         return model
@@ -218,9 +204,6 @@ def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
     has_bias = any(config.lora_bias for config in model.peft_config.values())  # PEFT cannot (0.21)
     if has_bias or not merges(base.dtype, is_quantised(base)):
         return model
-    for layer in model.modules():
-        if isinstance(layer, BaseTunerLayer):
-            own_parameters(layer.get_base_layer())  # PEFT writes into them
     return model.merge_and_unload()
 
 
@@ -243,16 +226,16 @@ def check_adapter(directory: Path, base: Path) -> None:
         )
         return
     record = read_adapter_record(directory)
-    for name, digest in record.sha256.items():
-        if sha256(directory / name) != digest:
+    for name in ADAPTER_FILES:
+        if sha256(directory / name) != record["sha256"][name]:
             raise DataError(f"{directory / name}: damaged, its sha256 is not the recorded one")
     for what, expected, got in (
-        ("base model", record.base_fingerprint, base_checksum(base)),
-        ("tokenizer", record.tokenizer_fingerprint, tokenizer_checksum(base)),
+        ("base model", record["base_fingerprint"], base_checksum(base)),
+        ("tokenizer", record["tokenizer_fingerprint"], tokenizer_checksum(base)),
     ):
         if expected != got:
             raise DataError(
-                f"{directory}: was trained on another {what}: expected {record.base} "
+                f"{directory}: was trained on another {what}: expected {record['base']} "
                 f"({expected[:12]}), got {base} ({got[:12]})"
             )
 
@@ -306,33 +289,22 @@ def base_checksum(folder: str | Path) -> str:
 
 
 def tokenizer_checksum(folder: str | Path) -> str:
-    """Identity of a tokenizer with its chat templates, in whichever files these are."""
-    file, templates = Path(folder) / "tokenizer.json", _chat_templates(Path(folder))
-    digest = hashlib.sha256(file.read_bytes() if file.is_file() else b"none")
-    digest.update(templates.pop("default", "none").encode())
-    for name, text in sorted(templates.items()):
-        digest.update(f"{name}\0{text}\0".encode())
-    return digest.hexdigest()
+    """Identity of a tokenizer with its chat template, in whichever file that is.
 
-
-def _chat_templates(folder: Path) -> dict[str, str]:
-    """A tokenizer's chat templates by name: those in files of their own, else in its settings.
-
-    transformers reads them in this order, and saves them anew in files of their own.
+    transformers reads them in this order, and saves the template anew in a file of its own.
     """
-    files = {file.stem: file for file in folder.glob("additional_chat_templates/*.jinja")}
-    default = folder / "chat_template.jinja"
-    if default.is_file():
-        files["default"] = default
-    if files:
-        return {name: file.read_text("utf-8") for name, file in files.items()}
-    settings = folder / "tokenizer_config.json"
-    if not settings.is_file():
-        return {}
-    template = read_json(settings).get("chat_template") or []
-    if isinstance(template, str):
-        return {"default": template}
-    return {entry["name"]: entry["template"] for entry in template}
+    folder = Path(folder)
+    file, template = folder / "tokenizer.json", folder / "chat_template.jinja"
+    settings, told = folder / "tokenizer_config.json", None
+    if template.is_file():
+        told = template.read_text("utf-8")
+    elif settings.is_file():
+        told = read_json(settings).get("chat_template")
+    if isinstance(told, list):  # several by name, of which the others are not asked for here
+        told = next((each["template"] for each in told if each["name"] == "default"), None)
+    digest = hashlib.sha256(file.read_bytes() if file.is_file() else b"none")
+    digest.update((told or "none").encode())
+    return digest.hexdigest()
 
 
 def _host(model: PreTrainedModel, settings: PeftConfig, key: str) -> PeftModel:

@@ -1,33 +1,26 @@
 """The critic: an embedding model whose pooled token is read as a value in return units."""
 
 import logging
-import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lactchain.config.settings import CriticConfig, check
+from lactchain.config.bounds import AtLeast1, Bound, Bounded, PositiveShare
+from lactchain.config.settings import CriticConfig
 from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.functional.tokens import pool
 from lactchain.models.adapters import attach_lora, load_adapter
-from lactchain.models.headed import (
-    QUANTISATION,
-    HeadedModel,
-    at_stored_precision,
-    is_adapted,
-    stored_bits,
-)
+from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted, stored_bits
 from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating, put
 from lactchain.models.weights import (
-    parts_of,
     prompt_of,
     read_model_json,
     read_tensors,
@@ -43,11 +36,26 @@ MEANING = ("mode", "gamma", "discount_per", "pooling", "instruction", "max_lengt
 HEAD = "score.weight"
 """Its name in the encoder."""
 
-DTYPES = ("float32", "bfloat16", "float16")
-"""Precisions that a critic may have been trained at."""
-
 POOLINGS = {"mean": "mean", "mean_tokens": "mean", "lasttoken": "last"}
 """Our names of sentence-transformers' ways to pool."""
+
+
+@dataclass(frozen=True)
+class Stored(Bounded):
+    """What stands beside the weights: of `CriticConfig`, `precision` and `EmbeddingCritic`."""
+
+    model: str
+    mode: Literal["value", "action_value"]
+    gamma: PositiveShare
+    discount_per: Literal["action", "chain"]
+    pooling: Literal["last", "mean"]
+    instruction: str | None
+    max_length: AtLeast1
+    dtype: Literal["float32", "bfloat16", "float16"]
+    load_in_4bit: bool
+    load_in_8bit: bool
+    value_scale: Annotated[float, Bound(above=0, at_most=1e300)]
+    value_offset: Annotated[float, Bound(at_least=-1e300, at_most=1e300)]
 
 
 class EmbeddingCritic(HeadedModel):
@@ -82,7 +90,6 @@ class EmbeddingCritic(HeadedModel):
         if not value_scale > 0:
             raise ValueError(f"value_scale: expected a positive number, got {value_scale}")
         super().__init__(trunk, tokenizer)
-        self._shard_alone(self.base.score)
         self.settings = settings
         self.mode, self.gamma = settings.mode, settings.gamma
         self.discount_per = settings.discount_per
@@ -110,7 +117,7 @@ class EmbeddingCritic(HeadedModel):
         task = config.instruction or prompt_of(resolve_weights(config.model))
         config = replace(config, pooling=resolve_pooling(config), instruction=task)
         all_trained = trainable and config.lora is None
-        model, tokenizer = load_encoder(config, all_trained=all_trained, shared=not trainable)
+        model, tokenizer = load_encoder(config, all_trained=all_trained)
         if trainable and config.lora is not None:
             model = attach_lora(model, config.lora, "SEQ_CLS")
         elif not trainable:
@@ -136,23 +143,14 @@ class EmbeddingCritic(HeadedModel):
         Raises:
             DataError: it is no folder of a critic, or damaged.
         """
-        names = {*MEANING, "model", "dtype", *QUANTISATION, "value_scale", "value_offset"}
         file = directory / cls.config_file
+        names = [field.name for field in fields(Stored)]
         how = "expected a folder that a critic saved"
         stored = read_versioned_json(file, cls.schema_version, names, how)
         try:
-            check_types(CriticConfig, {name: stored[name] for name in ("model", *MEANING)})
-            CriticConfig(**{name: stored[name] for name in MEANING})
-            check(stored["dtype"] in DTYPES, "dtype", str(DTYPES), stored["dtype"])
-            for name in QUANTISATION:
-                check(isinstance(stored[name], bool), name, "true or false", stored[name])
-            for name in ("gamma", "pooling", "max_length"):
-                check(stored[name] is not None, name, "a value", None)
-            for name, least in (("value_scale", 0.0), ("value_offset", -math.inf)):
-                told = stored[name]
-                fits = type(told) in (int, float) and least < told < 1e300
-                check(fits, name, f"a finite number above {least}", told)
-        except ValueError as error:
+            check_types(Stored, {name: stored[name] for name in names})
+            Stored(**{name: stored[name] for name in names})
+        except (ValueError, OverflowError) as error:
             raise DataError(f"{file}: {error}; copy the critic whole, or train it anew") from error
         return stored
 
@@ -176,8 +174,7 @@ class EmbeddingCritic(HeadedModel):
         if not all_trained:
             config = at_stored_precision(config, stored)
         base = replace(config, model=str(directory)) if whole else config
-        trained = {"all_trained": all_trained, "shared": not trainable}
-        model, tokenizer = load_encoder(base, new_head=not whole, **trained)
+        model, tokenizer = load_encoder(base, new_head=not whole, all_trained=all_trained)
         if adapted:
             model = load_adapter(model, directory, trainable=trainable)
         elif not trainable:
@@ -322,12 +319,16 @@ def check_critic(config: CriticConfig) -> None:
 
 
 def resolve_pooling(config: CriticConfig) -> str:
-    """The pooling that is set, else the folder's, else that of the last token.
+    """The pooling that is set, else the folder's (sentence-transformers), else of the last token.
 
     Raises:
         ConfigError: nothing is set, and the folder pools in a way that is not known here.
     """
-    file, ways = _declared(resolve_weights(config.model))
+    file = resolve_weights(config.model) / "1_Pooling/config.json"
+    stored = read_model_json(file) if file.is_file() else {}
+    flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value]
+    named = [stored["pooling_mode"]] if "pooling_mode" in stored else flags
+    ways = [str(name).removeprefix("pooling_mode_") for name in named]
     known = POOLINGS.get(ways[0]) if len(ways) == 1 else None
     if config.pooling is not None:
         if ways and known != config.pooling:
@@ -341,25 +342,6 @@ def resolve_pooling(config: CriticConfig) -> str:
             f"mean, got {' and '.join(ways)} in {file}; set it to last or mean"
         )
     return known or "last"
-
-
-def _declared(folder: Path) -> tuple[Path, list[str]]:
-    """The file in which sentence-transformers says how an encoder pools, and what it says."""
-    listed = folder / "modules.json"
-    if not listed.is_file():
-        return listed, []
-    modules, known = parts_of(listed), ("Transformer", "Pooling", "Normalize")
-    if others := [kind for kind, _ in modules if kind not in known]:
-        log.warning(
-            "%s: %s is left out: the pooled token is what is read", listed, ", ".join(others)
-        )
-    found = [folder / place / "config.json" for kind, place in modules if kind == "Pooling"]
-    if not found:
-        return listed, []
-    stored = read_model_json(found[0])
-    flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value]
-    named = [stored["pooling_mode"]] if "pooling_mode" in stored else flags
-    return found[0], [str(name).removeprefix("pooling_mode_") for name in named]
 
 
 def form_of(settings: CriticConfig) -> str:

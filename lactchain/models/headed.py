@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from peft import PeftModel
@@ -50,12 +50,9 @@ class HeadedModel(nn.Module):
         super().__init__()
         self.trunk = trunk
         self.tokenizer = tokenizer
-        # The classes that FSDP shards as one unit: a layer here, by name as transformers has it.
-        self._no_split_modules = list(self.base._no_split_modules)
-
-    def _shard_alone(self, head: nn.Module) -> None:
-        """Makes heads of this class units of FSDP: their weights have a type of their own."""
-        self._no_split_modules.append(type(head).__name__)
+        # The classes that FSDP shards as one unit, by name as transformers has it: a layer, and a
+        # head, whose weights have a type of their own.
+        self._no_split_modules = [*self.base._no_split_modules, ScoreHead.__name__]
 
     @property
     def adapted(self) -> bool:
@@ -169,13 +166,6 @@ def stored_bits(stored: Mapping[str, Any]) -> str | None:
 class ScoreHead(nn.Linear):
     """Embeddings (B, D) → values (B, N): the head of a sequence classifier."""
 
-    @classmethod
-    def of(cls, layer: nn.Linear) -> Self:
-        """The same weights in float32."""
-        head = cls(layer.in_features, layer.out_features, bias=layer.bias is not None)
-        head.load_state_dict(layer.state_dict())
-        return head.to(layer.weight.device)
-
     def forward(self, hidden: Tensor) -> Tensor:
         """Values, without autocast."""
         return in_float32(hidden, self.weight, self.bias)
@@ -200,13 +190,14 @@ def value_encoder_class(
         """A trunk and a linear head, without a forward pass: the critic pools between the two."""
 
         config_class = type(shape)
+        _keep_in_fp32_modules_strict = frozenset({"score"})
 
         def __init__(self, config: PretrainedConfig) -> None:
             super().__init__(config)
             trunk = trunk_class(config)
             trunk.pooler = None  # BERT's reads the first token, and would get no gradient
             self.add_module(self.base_model_prefix, trunk)
-            self.score = nn.Linear(config.hidden_size, 1, bias=False)
+            self.score = ScoreHead(config.hidden_size, 1, bias=False)
             self.post_init()
 
     return ValueEncoder

@@ -23,26 +23,17 @@ from transformers import (
 
 from lactchain.config.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError, LactChainError
-from lactchain.models.adapters import attach_lora, is_quantised, keep_differentiable, load_adapter
+from lactchain.models.adapters import attach_lora, keep_differentiable, load_adapter
 from lactchain.models.families import context_length
-from lactchain.models.headed import ScoreHead, value_encoder_class
+from lactchain.models.headed import value_encoder_class
 from lactchain.models.prompting import end_of_completion
-from lactchain.models.runtime import (
-    TRUST,
-    device,
-    held,
-    is_out_of_memory,
-    quiet,
-    share,
-    trusts_remote_code,
-)
+from lactchain.models.runtime import TRUST, device, is_out_of_memory, quiet, trusts_remote_code
 from lactchain.models.weights import (
     check_weights,
     mend,
     read_model_json,
     resolve_weights,
     stored_names,
-    stored_weight,
     verify_file_if_listed,
     verify_manifest_if_any,
 )
@@ -73,8 +64,7 @@ def load_actor(
     tokenizer, path = load_own_tokenizer(config), resolve_weights(config.model)
     lora = config.lora if isinstance(config, ActorConfig) else None
     all_trained = trainable and config.adapter is None and lora is None
-    trained = {"all_trained": all_trained, "shared": not trainable}
-    model = load_base(AutoModelForCausalLM, path, config, **trained)
+    model = load_base(AutoModelForCausalLM, path, config, all_trained=all_trained)
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
         model = load_adapter(model, config.adapter, trainable=trainable)
@@ -86,27 +76,24 @@ def load_actor(
 
 
 def load_encoder(
-    config: CriticConfig, *, new_head: bool = True, all_trained: bool = False, shared: bool = False
+    config: CriticConfig, *, new_head: bool = True, all_trained: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The embedding model of `config` with a head of one value in float32, and its tokenizer.
 
     Args:
         new_head: the head starts at zero. Otherwise the folder must hold a trained one.
-        all_trained, shared: as `load_base`; what will have its head from a trainer shares nothing.
 
     Raises:
         DataError, ConfigError: as `load_actor`.
     """
     path, shape, tokenizer = check_encoder(config)
     encoder_class = value_encoder_class(shape, trusts_remote_code())
-    trained = {"all_trained": all_trained, "shared": shared and not config.frozen}
-    model = load_base(encoder_class, path, config, new_head=new_head, num_labels=1, **trained)
+    model = load_base(
+        encoder_class, path, config, new_head=new_head, all_trained=all_trained, num_labels=1
+    )
     model.config.pad_token_id = tokenizer.pad_token_id
-    model.score = ScoreHead.of(model.score)
-    # As it is stored: the type of the layers would round it.
-    head = torch.zeros(()) if new_head else stored_weight(path, "score.weight")
-    with torch.no_grad():
-        model.score.weight.copy_(head)
+    if new_head:
+        torch.nn.init.zeros_(model.score.weight)
     return model, tokenizer
 
 
@@ -127,7 +114,14 @@ def check_encoder(config: CriticConfig) -> tuple[Path, PretrainedConfig, PreTrai
             f"critic.model: expected an encoder or a decoder, got {path}, a {shape.model_type}, "
             "which is both; take one such as Salesforce/SFR-Embedding-Mistral or a BERT"
         )
-    _check_length(config.max_length, path, shape, tokenizer)
+    fewest = tokenizer.num_special_tokens_to_add() + 1
+    positions = shape.to_dict().get("max_position_embeddings", math.inf)
+    most = min(positions, tokenizer.model_max_length)
+    if not fewest <= config.max_length <= most:
+        raise ConfigError(
+            f"critic.max_length: expected {fewest} to {most} tokens, which {path} can read, got "
+            f"{config.max_length}"
+        )
     return path, shape, tokenizer
 
 
@@ -138,31 +132,33 @@ def load_base(
     *,
     new_head: bool = False,
     all_trained: bool = False,
-    shared: bool = False,
     **kwargs: Any,
 ) -> PreTrainedModel:
     """A model from the folder `path`, every weight accounted for but those of a new head.
 
     Args:
         all_trained: without an adapter, all weights will be.
-        shared: none will be, so that it may have them together with others (`share`).
     """
-    files = check_weights(path)
-    num_bytes = sum(file.stat().st_size for file in files)
+    key = "critic" if isinstance(config, CriticConfig) else "actor"
+    num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
         verify_manifest_if_any(path)
-    shape = load_shape(path)
-    dtype = resolve_dtype(config, shape, all_trained=all_trained)
-    if all_trained:
-        _check_trainable(config, path)
-    others = held(files, dtype) if shared and config.bits is None else {}
+    dtype = resolve_dtype(config, load_shape(path), all_trained=all_trained)
+    if all_trained and config.bits:
+        raise ConfigError(
+            f"{key}.lora: expected an adapter to train on {path} in {config.bits} bits, whose "
+            "weights cannot be trained themselves, got null; set lora, or another dtype than "
+            f"{config.bits}bit"
+        )
+    if all_trained and config.dtype == "bfloat16":
+        told = "%s: all weights are trained in bfloat16, which rounds most of their updates away; "
+        log.warning(told + "leave dtype at auto, or train an adapter", path)
     with readable(path), quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
             path,
             dtype=dtype,
-            # What will be given up for what is there already is only mapped, and fills no device.
-            device_map={"": "cpu" if others else device()},
-            quantization_config=_quantization(config, dtype),
+            device_map={"": device()},
+            quantization_config=_quantization(config, key, dtype),
             trust_remote_code=trusts_remote_code(),
             use_safetensors=True,
             local_files_only=True,
@@ -172,12 +168,16 @@ def load_base(
         )
     if config.bits == 4 and device().type == "cpu":
         keep_differentiable(model)
-    if all_trained:
-        _check_experts(model, path, config)
+    others = stored_names(path).keys() - model.state_dict().keys() if all_trained else ()
+    if any(".experts." in name for name in others):  # which one could not go on from
+        raise ConfigError(
+            f"{key}.lora: expected an adapter to train on {path}, a {model.config.model_type}, "
+            "whose experts are stored otherwise than they are trained, got null; set lora"
+        )
     heads = {"score.weight"} if new_head else set()
     wrong = sorted({str(k) for k in (info["missing_keys"] - heads) | info["mismatched_keys"]})
     is_critic = (path / "critic_config.json").is_file()
-    if wrong and is_critic and not isinstance(config, CriticConfig):
+    if wrong and is_critic and key == "actor":
         raise DataError(f"{path}: expected a language model, got a critic; give its run's actor")
     if wrong:
         raise DataError(
@@ -185,10 +185,10 @@ def load_base(
             f"shape ({wrong[0]}, ...); {mend(path)}"
         )
     left_out = sorted(map(str, info["unexpected_keys"]))
-    if left_out and not isinstance(config, CriticConfig):  # an encoder of a larger model has some
+    if left_out and key == "actor":  # an encoder of a larger model has some
         told = "%s: its config.json has no place for %d of its weights (%s, ...): left out"
         log.warning(told, path, len(left_out), left_out[0])
-    return share(model, others) if shared and not is_quantised(model) else model
+    return model
 
 
 @contextmanager
@@ -197,10 +197,8 @@ def readable(
 ) -> Iterator[None]:
     """What a library makes nothing of is a `DataError`, in whichever way it says so.
 
-    The line ends with `how` to mend it, else with how one comes by the model.
-
-    A library that is not installed is a `ConfigError`. What a device, a signal or another process
-    did wrong says nothing of the files.
+    The line ends with `how` to mend it, else with how one comes by the model. A library that is not
+    installed is a `ConfigError`. What a device, a signal or another process did wrong passes.
     """
     try:
         yield
@@ -249,20 +247,15 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
             f"{path}: expected a tokenizer with a pad token, or an unk or eos token to pad with, "
             "got none; add a pad_token to its tokenizer_config.json"
         )
-    _check_special_tokens(tokenizer, path)
-    return tokenizer
-
-
-def _check_special_tokens(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """A token that the vocabulary does not have is given a number behind it, without a word."""
     size = load_shape(path).get_text_config().vocab_size
     for name in ("bos_token", "eos_token", "pad_token"):
-        number = getattr(tokenizer, f"{name}_id")
-        if number is not None and number >= size:
+        # A token that the vocabulary does not have is given a number behind it, without a word.
+        if (getattr(tokenizer, f"{name}_id") or 0) >= size:
             raise DataError(
                 f"{path}: {name} {getattr(tokenizer, name)!r} in tokenizer_config.json is none of "
                 f"the model's {size} tokens; name one that is"
             )
+    return tokenizer
 
 
 def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:
@@ -333,60 +326,12 @@ def _end_in_eos_if_declared(tokenizer: PreTrainedTokenizerBase, path: Path) -> N
         tokenizer.add_eos_token = True
 
 
-def _check_length(
-    max_length: int, path: Path, shape: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    fewest = tokenizer.num_special_tokens_to_add() + 1
-    positions = shape.to_dict().get("max_position_embeddings", math.inf)
-    most = min(positions, tokenizer.model_max_length)
-    if not fewest <= max_length <= most:
-        raise ConfigError(
-            f"critic.max_length: expected {fewest} to {most} tokens, which {path} can read, got "
-            f"{max_length}"
-        )
-
-
-def _key(config: ModelConfig) -> str:
-    """Where the settings of a model stand."""
-    return "critic" if isinstance(config, CriticConfig) else "actor"
-
-
-def _check_trainable(config: ActorConfig | CriticConfig, path: Path) -> None:
-    """Refuses to train all weights where that cannot work; warns where it hardly does."""
-    if bits := config.bits:
-        raise ConfigError(
-            f"{_key(config)}.lora: expected an adapter to train on {path} in {bits} bits, whose "
-            f"weights cannot be trained themselves, got null; set lora, or another dtype than "
-            f"{bits}bit"
-        )
-    if config.dtype == "bfloat16":
-        log.warning(
-            "%s: all weights are trained in bfloat16, which rounds most of their updates away; "
-            "leave dtype at auto, or train an adapter",
-            path,
-        )
-
-
-def _check_experts(model: PreTrainedModel, path: Path, config: ModelConfig) -> None:
-    """Refuses to train all weights of experts that lie in one tensor, but in files one by one.
-
-    A checkpoint of them could not be gone on from.
-    """
-    if any(".experts." in name for name in stored_names(path).keys() - model.state_dict().keys()):
-        raise ConfigError(
-            f"{_key(config)}.lora: expected an adapter to train on {path}, a "
-            f"{model.config.model_type}, whose experts are stored otherwise than they are "
-            "trained, got null; set lora"
-        )
-
-
-def _quantization(config: ModelConfig, dtype: torch.dtype) -> BitsAndBytesConfig | None:
+def _quantization(config: ModelConfig, key: str, dtype: torch.dtype) -> BitsAndBytesConfig | None:
     if config.bits is None:
         return None
     if find_spec("bitsandbytes") is None:
         raise ConfigError(
-            f"{_key(config)}.dtype: 4bit and 8bit need bitsandbytes: "
-            "pip install 'lactchain[quantization]'"
+            f"{key}.dtype: 4bit and 8bit need bitsandbytes: pip install 'lactchain[quantization]'"
         )
     return BitsAndBytesConfig(
         load_in_4bit=config.bits == 4,

@@ -1,4 +1,4 @@
-"""Where and how models run: device, modes that are put back, weights shared or spread by FSDP2.
+"""Where and how models run: device, modes that are put back, weights spread by FSDP2.
 
 What works on sharded weights also works on whole ones. What gathers or spreads is collective: every
 process calls it, in the same order.
@@ -6,11 +6,8 @@ process calls it, in the same order.
 
 import gc
 import os
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from weakref import WeakValueDictionary
 
 import torch
 import transformers
@@ -18,7 +15,6 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
-from transformers import PreTrainedModel
 
 # Its lines go the way of all others, on which no text of a model's folder commands a terminal.
 transformers.utils.logging.disable_default_handler()
@@ -86,45 +82,6 @@ def quiet(progress: bool = False) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-# --- weights of a base, which frozen models have in memory once -----------------------------------
-
-Parameters = WeakValueDictionary[tuple[type, str, torch.dtype], nn.Parameter]
-
-_held: defaultdict[Hashable, Parameters] = defaultdict(WeakValueDictionary)
-"""By files, type and device: an actor and a critic may be two adapters on the same weights."""
-
-
-def held(files: Sequence[Path], dtype: torch.dtype) -> Parameters:
-    """The matrices of frozen models of these files, for as long as some model has them."""
-    stats = [file.stat() for file in files]
-    bytes_of_files = tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in stats)
-    return _held[bytes_of_files, dtype, device()]
-
-
-def share(model: PreTrainedModel, parameters: Parameters) -> PreTrainedModel:
-    """The frozen model, on this process's device, with what is held already in place of its own.
-
-    Vectors, such as the biases that some adapters train, stay its own.
-    """
-    trunk = model.base_model
-    same = {
-        id(weight): parameters.setdefault((type(trunk), name, weight.dtype), weight)
-        for name, weight in trunk.named_parameters()
-        if weight.dim() > 1
-    }
-    for module in model.modules():  # of all: an output layer may be tied to the embeddings
-        for name, weight in list(module.named_parameters(recurse=False)):
-            setattr(module, name, same.get(id(weight), weight))
-    return model.to(device())
-
-
-def own_parameters(model: nn.Module) -> None:
-    """Copies what a model may share, a layer at a time, for one who writes into it."""
-    for module in model.modules():
-        for name, weight in list(module.named_parameters(recurse=False)):
-            setattr(module, name, nn.Parameter(weight.clone(), weight.requires_grad))
-
-
 # --- weights that FSDP2 spread over processes -----------------------------------------------------
 
 
@@ -133,30 +90,18 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
-    """A tensor as `example` is kept: on its device, and sharded where that is."""
-    tensor = tensor.to(example.device)
-    if isinstance(tensor, DTensor) or not isinstance(example, DTensor):
-        return tensor
-    return distribute_tensor(tensor, example.device_mesh, example.placements)
-
-
 @torch.no_grad()
 def put(target: Tensor, tensor: Tensor) -> None:
     """Copies a whole tensor into one that may be sharded."""
-    target.copy_(shard_like(tensor.to(target.dtype), target))
+    tensor = tensor.to(target.dtype).to(target.device)
+    if isinstance(target, DTensor):
+        tensor = distribute_tensor(tensor, target.device_mesh, target.placements)
+    target.copy_(tensor)
 
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether FSDP2 spread this model's weights."""
     return any(isinstance(module, FSDPModule) for module in model.modules())
-
-
-def reshard(model: nn.Module) -> None:
-    """Frees weights that FSDP2 gathered for a forward pass and still holds."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
 
 
 def whole_state(model: nn.Module, only_trained: bool) -> dict[str, Tensor] | None:

@@ -7,7 +7,6 @@ costs no torch, nor the hub's client.
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,19 +175,6 @@ def stored_names(path: Path) -> dict[str, Path]:
     return found
 
 
-def stored_weight(path: Path, name: str) -> Tensor:
-    """One weight of a model's folder, in the type that it is stored in.
-
-    Raises:
-        DataError: there is none of this name.
-    """
-    file = stored_names(path).get(name)
-    if file is None:
-        raise DataError(f"{path}: expected {name}, found none; {mend(path)}")
-    with safe_open(file, framework="pt") as weights:
-        return weights.get_tensor(name)
-
-
 def prompt_of(folder: Path) -> str | None:
     """The text around each text by a folder of sentence-transformers: its default, or a query's."""
     file = folder / "config_sentence_transformers.json"
@@ -197,12 +183,3 @@ def prompt_of(folder: Path) -> str | None:
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise DataError(f"{file}: prompts: expected texts by name; {mend(folder)}")
     return f"{prompts[name]}{{text}}" if isinstance(name, str) and prompts.get(name) else None
-
-
-def parts_of(file: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each part of an encoder of sentence-transformers, in their order."""
-    try:
-        told = json.loads(file.read_bytes())
-        return [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in told]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise DataError(f"{file}: damaged ({error!r}); {mend(file.parent)}") from error

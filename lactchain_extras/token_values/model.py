@@ -7,8 +7,6 @@ base model is there once.
 """
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +14,7 @@ from typing import Any, Self
 import torch
 from peft import PeftModel
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.func import functional_call
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ActorConfig, PlayerConfig
@@ -25,7 +23,7 @@ from lactchain.models.adapters import base_folder
 from lactchain.models.families import attention_masks, check_family
 from lactchain.models.headed import HeadedModel, at_stored_precision, in_float32, is_adapted
 from lactchain.models.loading import load_actor
-from lactchain.models.runtime import evaluating, local, put, reshard, shard_like
+from lactchain.models.runtime import evaluating, put
 from lactchain.models.weights import read_tensors, verify_manifest_if_any
 from lactchain.storage.files import read_versioned_json
 from lactchain_extras.token_values.trees import seen_in_tree
@@ -116,7 +114,6 @@ class ValueModel(HeadedModel):
             ValueHead(*sizes, output.shape[0], start) for _ in range(meaning.num_q_heads)
         )
         self.v_head = ValueHead(*sizes, 1, start)
-        self._shard_alone(self.v_head)
         for heads in (self.q_heads, self.v_head):
             heads.to(output.device)
         self.target: dict[str, Tensor] = {}
@@ -199,11 +196,6 @@ class ValueModel(HeadedModel):
             if p.requires_grad and id(p) in copied
         }
 
-    def spread_target(self) -> None:
-        """Keeps the target network as the trained parameters are kept, sharded where they are."""
-        parameters = dict(self.named_parameters())
-        self.target = {n: shard_like(t, parameters[n].data) for n, t in self.target.items()}
-
     @torch.no_grad()
     def update_target(self, tau: float) -> None:
         """Moves the target network by τ towards the trained parameters, θ̂ ← τ θ + (1 − τ) θ̂.
@@ -211,8 +203,9 @@ class ValueModel(HeadedModel):
         Source: Polyak & Juditsky 1992; Lillicrap et al. 2016, "Continuous control with deep
         reinforcement learning", algorithm 1.
         """
-        slow = [local(tensor) for tensor in self.target.values()]
-        torch._foreach_lerp_(slow, [part.float() for part in self._online()], tau)
+        online = dict(self.named_parameters())
+        trained = [online[name].float() for name in self.target]
+        torch._foreach_lerp_(list(self.target.values()), trained, tau)
 
     def target_network(self) -> Self:
         """A model of the target network's values, to act with; shares all that is not trained."""
@@ -221,31 +214,6 @@ class ValueModel(HeadedModel):
         network.load_state_dict(self.target, strict=False)
         network.target = {}
         return network
-
-    @contextmanager
-    def _as_target(self) -> Iterator[None]:
-        """The target network acts in the place of the trained parameters.
-
-        `torch.func.functional_call` would not do: FSDP2 puts what it gathers over it.
-        """
-        reshard(self)
-        online, slow = self._online(), [local(tensor) for tensor in self.target.values()]
-        trained = [part.clone() for part in online]
-        torch._foreach_copy_(online, slow)
-        try:
-            yield
-        finally:
-            reshard(self)
-            torch._foreach_copy_(self._online(), trained)
-
-    def _online(self) -> list[Tensor]:
-        """What this process holds of each parameter that the target network has too.
-
-        By `.data`, which autograd does not watch: what is written there is undone before it
-        matters.
-        """
-        parameters = dict(self.named_parameters())
-        return [local(parameters[name].data) for name in self.target]
 
     def least_q(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Values min_i Q_i(s, ·) (B, V) of hidden states (B, D), or of some tokens alone."""
@@ -296,8 +264,10 @@ class ValueModel(HeadedModel):
     @torch.no_grad()
     def target_q(self, trees: dict[str, Tensor], state_nodes: Tensor) -> Tensor:
         """Least value min_i Q̂_i (U, V) of the target network, without dropout."""
-        with evaluating(self), self._as_target():
-            return self(trees, state_nodes)["q"].amin(dim=0)
+        online = dict(self.named_parameters())
+        slow = {name: tensor.to(online[name].dtype) for name, tensor in self.target.items()}
+        with evaluating(self):
+            return functional_call(self, slow, (trees, state_nodes))["q"].amin(dim=0)
 
     @torch.no_grad()
     def token_values(self, trees: dict[str, Tensor], state_nodes: Tensor) -> tuple[Tensor, Tensor]:
@@ -311,11 +281,7 @@ class ValueModel(HeadedModel):
         return q, values["v"]
 
     def _beside_trunk(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        target = {
-            f"target.{name}": tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            for name, tensor in self.target.items()
-        }
-        return self._heads(state) | target
+        return self._heads(state) | {f"target.{name}": t for name, t in self.target.items()}
 
     def _meaning(self) -> dict[str, Any]:
         base = str(base_folder(self.trunk))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,8 +68,6 @@ def record_token_values(
 ) -> None:
     """Writes RUN/token_values of some episodes, unless none has a decision to be looked at.
 
-    Of a sharded model all processes call this; rank 0 writes.
-
     Args:
         template: makes prompts of observations, as it did for the model's training.
 
@@ -118,23 +115,14 @@ def along(model: ValueModel, view: TokenView) -> Iterator[Values]:
     """The values of the tokens of each decision that is looked at, in their order.
 
     Raises:
-        Interrupted: a signal asked to stop; of a sharded model all processes hear it together.
+        Interrupted: a signal asked to stop.
     """
     rows = [row for row, *_ in _decisions(view)]
     for first in range(0, len(rows), AT_ONCE):
-        _stop_if_asked(model)
+        if stop_requested():
+            told = "stopped as values of tokens were computed; give the same command to go on"
+            raise Interrupted(stop_requested(), told)
         yield from _values(model, view, rows[first : first + AT_ONCE])
-
-
-def _stop_if_asked(model: ValueModel) -> None:
-    from lactchain.models.runtime import is_sharded
-
-    asked = stop_requested() > 0
-    if distributed.any_of(asked) if is_sharded(model) else asked:
-        raise Interrupted(
-            stop_requested() or signal.SIGTERM,
-            "stopped as values of tokens were computed; give the same command to go on",
-        )
 
 
 def _decisions(view: TokenView) -> list[tuple[int, int, int]]:

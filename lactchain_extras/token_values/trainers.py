@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
-from lactchain.models.runtime import is_sharded
+from lactchain.errors import ConfigError
 from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import HeadedTrainer
 from lactchain_extras.token_values.losses import ilql_losses, monte_carlo_losses, weighted_mean
@@ -151,7 +151,7 @@ class TokenValueTrainer(HeadedTrainer):
     """Trains a value model on the decisions of recorded episodes.
 
     A subclass says what its targets are and computes the losses of the tokens, of which the trainer
-    takes means and their sum.
+    takes means and their sum. Weights are whole in each process.
 
     Metrics, means over the logging window: `loss/q`, `loss/v`, `loss/cql`, and `values/q` and
     `values/v`, the mean values of the tokens in the data and of their states.
@@ -180,6 +180,11 @@ class TokenValueTrainer(HeadedTrainer):
             train_dataset=[{"decisions": group} for group in targets.groups(settings.group_by)],
             **kwargs,
         )
+        if self.is_fsdp_enabled:
+            raise ConfigError(
+                "values of tokens: expected whole weights in each process, got FSDP; launch with "
+                "configs/accelerate/multi_gpu.yaml"
+            )
 
     def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
         """What values are fitted to; and whether every token of a completion leads behind it."""
@@ -217,10 +222,6 @@ class TokenValueTrainer(HeadedTrainer):
         """V of the prompts that follow and that the batch does not answer, (X,)."""
         if "behind_nodes" in inputs:
             return self.values.state_values(trees(inputs, "behind_"), inputs["behind_nodes"])
-        if is_sharded(self.values):
-            # Other processes may have some, and then wait for the weights that are here.
-            one = {name: tensor[:1, :1] for name, tensor in trees(inputs).items()}
-            return self.values.state_values(one, inputs["next_nodes"][:0])
         return inputs["reward"][:0]
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
@@ -265,10 +266,6 @@ class ILQLTrainer(TokenValueTrainer):
     def __init__(self, model: ValueModel, *args: Any, **kwargs: Any) -> None:
         model.start_target()
         super().__init__(model, *args, **kwargs)
-
-    def on_epoch_begin(self, args, state, control, **kwargs) -> None:
-        """Spreads the target network as the model is by now, if it is at all."""
-        self.values.spread_target()
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Moves the target network, before a checkpoint is written."""
