@@ -1,6 +1,5 @@
 """Completions that are held to a grammar, beside the library's own way of doing it."""
 
-import functools
 import weakref
 
 import numpy as np
@@ -23,7 +22,7 @@ from test_tiny_models import TOKENIZER
 from lactchain.environments.extractors import Chain
 from lactchain.errors import DataError
 from lactchain.models.generation.automaton import build_automaton
-from lactchain.models.generation.cascade import RowCache
+from lactchain.models.generation.cascade import CACHE_BYTES, RowCache
 from lactchain.models.generation.decoding import Decoder
 from lactchain.types import ChainGrammar
 
@@ -111,16 +110,20 @@ def test_enumeration_keeps_to_its_bytes_and_does_not_depend_on_them(tokenizer, m
     peak, (completions, expected) = peak_bytes(monkeypatch, lambda: decoder.enumerate(PROMPTS[:3]))
     assert len(completions) == 363 and peak > 2e6
     for budget in (300_000, 1_000_000):
-        work = functools.partial(decoder.enumerate, PROMPTS[:3], budget)
-        peak, (same_completions, found) = peak_bytes(monkeypatch, work)
+        monkeypatch.setitem(CACHE_BYTES, "cpu", budget)
+        peak, (same_completions, found) = peak_bytes(
+            monkeypatch, lambda: decoder.enumerate(PROMPTS[:3])
+        )
         assert budget / 8 < peak <= budget
         assert completions == same_completions
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_one_row_is_held_where_none_fits():
+def test_one_row_is_held_where_none_fits(monkeypatch):
     decoder, _ = constrained()
-    together, narrow = (decoder.enumerate(PROMPTS, budget)[1] for budget in (None, 1))
+    together = decoder.enumerate(PROMPTS)[1]
+    monkeypatch.setitem(CACHE_BYTES, "cpu", 1)
+    narrow = decoder.enumerate(PROMPTS)[1]
     np.testing.assert_allclose(narrow, together, atol=1e-6)
 
 

@@ -164,7 +164,7 @@ def test_code_of_a_model_is_not_run(actor):
     edit_json(actor / "config.json", auto_map=auto_map)
     load_actor(ActorConfig(model=str(actor)))
     edit_json(actor / "config.json", model_type="bomb")
-    refused(actor, "LACTCHAIN_TRUST_REMOTE_CODE=1")
+    refused(actor, "a model_type that transformers knows, got 'bomb'; take another")
 
 
 def test_without_a_pad_token_another_takes_its_place(actor):

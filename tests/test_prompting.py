@@ -244,7 +244,7 @@ def marked(tokenizer, text):
 def test_data_that_carry_a_chat_template_already_are_refused_with_their_count(name):
     tokenizer = OTHERS[name]
     template, end = PromptTemplate(tokenizer), prompting.end_of_completion(tokenizer)
-    plain, said = ("Grid 4x4.", Action("go")), "pairs: row 1 and 0 more: expected texts without"
+    plain, said = ("Grid 4x4.", Action("go")), "pairs: row 1: expected texts without"
     for row in (
         (marked(tokenizer, "Grid 4x4."), Action("go")),
         (f" {marked(tokenizer, 'x')}", Action("go")),

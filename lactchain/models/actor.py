@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.ties import best_of
+from lactchain.functional.tokens import pad, token_logprobs
 from lactchain.models.adapters import ADAPTER_RECORD, merged, read_adapter_record
 from lactchain.models.families import context_length
 from lactchain.models.generation.automaton import build_automaton
@@ -27,7 +29,7 @@ POLICY_FILE = "policy.json"
 """Beside the weights of a trained actor: how it is asked, and what it may answer."""
 
 MOST_REMEMBERED = 100_000
-"""So many completions that were read or ranked are kept, for when they come again."""
+"""So many completions that were read are kept, for when they come again."""
 
 ELSEWHERE = ("model", "adapter", "lora", "served")
 """Fields of `ActorConfig` that are not stored with trained weights."""
@@ -79,7 +81,6 @@ class LanguageActor:
         self._context = context_length(model.config)
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self.values = values
-        self._ranked: dict[str, Action] = {}
         self._texts: dict[tuple[int, ...], str] = {}
 
     @classmethod
@@ -112,9 +113,9 @@ class LanguageActor:
         Raises:
             ConfigError: a prompt leaves no room for a completion in the model's context.
         """
-        if self.ranking is not None:
-            return self._best_ranked(observations)
         prompts = self._prompts(observations)
+        if self.ranking is not None:
+            return self.ranking.best(observations)
         count = self._num_candidates
         if count == 1:
             return [self._action(row) for row in self.decoder.sample(prompts, seeds)]
@@ -133,7 +134,7 @@ class LanguageActor:
 
         Raises:
             ValueError: the actor decodes freely, so there is no list of completions.
-            ConfigError: a prompt leaves no room for a completion in the model's context.
+            ConfigError: as `act`.
         """
         completions, probabilities = self.decoder.enumerate(self._prompts(observations))
         return [self._text(completion) for completion in completions], probabilities
@@ -146,23 +147,28 @@ class LanguageActor:
 
         Raises:
             ValueError: the actor does not decode freely, or a completion begins another.
-            ConfigError: a prompt leaves no room for a completion in the model's context.
+            ConfigError: as `act`.
         """
-        return self.decoder.log_probs(
-            self._prompts(observations), [action.token_ids for action in actions]
-        )
+        said = [action.token_ids for action in actions]
+        return self.decoder.log_probs(self._prompts(observations), said)
 
+    @torch.inference_mode()
     def token_log_probs(
         self, observations: Sequence[str], actions: Sequence[Action]
     ) -> list[np.ndarray]:
         """Log-probabilities of all tokens of B completions, each to its own observation.
 
-        Raises:
-            ValueError: the actor does not decode freely, or its values guide it.
+        By a plain pass of the model at the actor's temperature, whatever it may answer.
         """
-        return self.decoder.token_log_probs(
-            self._prompts(observations), [action.token_ids for action in actions]
-        )
+        model, temperature = self.decoder.model, self.decoder.temperature or 1.0
+        prompts, said = self._prompts(observations), [action.token_ids for action in actions]
+        rows = [[*prompt, *ids] for prompt, ids in zip(prompts, said, strict=True)]
+        ids = pad(rows, self.tokenizer.eos_token_id).to(model.device)
+        mask = pad([[1] * len(row) for row in rows], 0).to(model.device)
+        logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1] / temperature
+        found = token_logprobs(logits, ids[:, 1:]).double().cpu().numpy()
+        spans = [(len(p) - 1, len(row) - 1) for p, row in zip(prompts, rows, strict=True)]
+        return [row[start:stop] for row, (start, stop) in zip(found, spans, strict=True)]
 
     def _prompts(self, observations: Sequence[str]) -> list[list[int]]:
         """Token ids of the prompts, each with room for a completion behind it."""
@@ -176,19 +182,6 @@ class LanguageActor:
                     "environment.history, environment.template or actor.max_new_tokens"
                 )
         return prompts
-
-    def _best_ranked(self, observations: Sequence[str]) -> list[Action]:
-        """The best of all legal completions by their scores; the same for the same state."""
-        if len(self._ranked) > MOST_REMEMBERED:
-            self._ranked.clear()
-        new = [text for text in dict.fromkeys(observations) if text not in self._ranked]
-        if new:
-            self._prompts(new)  # refuses what does not fit
-            lengths = np.array([len(action.text) for action in self.ranking.actions])
-            best = best_of(self.ranking.scores(new), lengths)
-            completions = [self.ranking.actions[number] for number in best]
-            self._ranked |= dict(zip(new, completions, strict=True))
-        return [self._ranked[text] for text in observations]
 
     def _action(self, row: Completion) -> Action:
         return Action(self._text(row.token_ids), row.token_ids, row.logprobs, row.stop_reason)

@@ -171,9 +171,7 @@ class ScoreHead(nn.Linear):
         return in_float32(hidden, self.weight, self.bias)
 
 
-def value_encoder_class(
-    shape: PretrainedConfig, trust_remote_code: bool = False
-) -> type[PreTrainedModel]:
+def value_encoder_class(shape: PretrainedConfig) -> type[PreTrainedModel]:
     """The class of encoders of this family with a head `score`, to be loaded `from_pretrained`.
 
     transformers has sequence classifiers for most families, but they differ in the head's name and
@@ -184,7 +182,7 @@ def value_encoder_class(
     what transformers calls `MistralForSequenceClassification`, weight for weight.
     """
     with torch.device("meta"):
-        trunk_class = type(AutoModel.from_config(shape, trust_remote_code=trust_remote_code))
+        trunk_class = type(AutoModel.from_config(shape))
 
     class ValueEncoder(trunk_class.__base__):
         """A trunk and a linear head, without a forward pass: the critic pools between the two."""

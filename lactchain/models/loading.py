@@ -27,7 +27,7 @@ from lactchain.models.adapters import attach_lora, keep_differentiable, load_ada
 from lactchain.models.families import context_length
 from lactchain.models.headed import value_encoder_class
 from lactchain.models.prompting import end_of_completion
-from lactchain.models.runtime import TRUST, device, is_out_of_memory, quiet, trusts_remote_code
+from lactchain.models.runtime import device, is_out_of_memory, quiet
 from lactchain.models.weights import (
     check_weights,
     mend,
@@ -87,10 +87,8 @@ def load_encoder(
         DataError, ConfigError: as `load_actor`.
     """
     path, shape, tokenizer = check_encoder(config)
-    encoder_class = value_encoder_class(shape, trusts_remote_code())
-    model = load_base(
-        encoder_class, path, config, new_head=new_head, all_trained=all_trained, num_labels=1
-    )
+    how = {"new_head": new_head, "all_trained": all_trained, "num_labels": 1}
+    model = load_base(value_encoder_class(shape), path, config, **how)
     model.config.pad_token_id = tokenizer.pad_token_id
     if new_head:
         torch.nn.init.zeros_(model.score.weight)
@@ -159,7 +157,6 @@ def load_base(
             dtype=dtype,
             device_map={"": device()},
             quantization_config=_quantization(config, key, dtype),
-            trust_remote_code=trusts_remote_code(),
             use_safetensors=True,
             local_files_only=True,
             ignore_mismatched_sizes=True,
@@ -230,9 +227,7 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
         read_model_json(path / name)
     verify_file_if_listed(path / "tokenizer.json")  # before anything of it is believed
     with readable(path):
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, local_files_only=True, trust_remote_code=trusts_remote_code()
-        )
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         for text in ("x", " x\n", "é漢🙂"):  # some come to grief at their first text
             tokenizer.decode(tokenizer(text)["input_ids"])
     tokenizer.padding_side = padding_side
@@ -291,7 +286,7 @@ def load_shape(path: Path) -> PretrainedConfig:
     """The config.json of a model's folder.
 
     Raises:
-        DataError: it is missing or damaged, or of a model whose code nobody has trusted.
+        DataError: it is missing or damaged, or of a model with code of its own.
     """
     stored = read_model_json(path / "config.json")
     model_type = stored.get("model_type")
@@ -301,15 +296,13 @@ def load_shape(path: Path) -> PretrainedConfig:
                 f"{path / 'config.json'}: {name}: expected 0 to {MOST_LAYERS:,}, got {value:,}; "
                 f"{mend(path)}"
             )
-    if model_type not in CONFIG_MAPPING and not trusts_remote_code():
+    if model_type not in CONFIG_MAPPING:
         raise DataError(
             f"{path / 'config.json'}: expected a model_type that transformers knows, got "
-            f"{model_type!r}; a model with code of its own needs {TRUST}=1; read the code first"
+            f"{model_type!r}; take another model, since code that comes with one is not run"
         )
     with readable(path):
-        return AutoConfig.from_pretrained(
-            path, local_files_only=True, trust_remote_code=trusts_remote_code()
-        )
+        return AutoConfig.from_pretrained(path, local_files_only=True)
 
 
 def _end_in_eos_if_declared(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:

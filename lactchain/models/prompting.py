@@ -110,19 +110,16 @@ class PromptTemplate:
         """
         specials = _special_texts(self._tokenizer)
         opening = next((s for s in specials if self._before.lstrip().startswith(s)), None)
-        closing, wrong = end_of_completion(self._tokenizer), []
+        closing = end_of_completion(self._tokenizer)
         for number, (prompt, action) in enumerate(asked):
-            if not action.token_ids and (
-                (opening and isinstance(prompt, str) and prompt.lstrip().startswith(opening))
-                or (closing and action.text.rstrip().endswith(closing))
-            ):
-                wrong.append(number)
-        if wrong:
-            raise DataError(
-                f"{source}: row {wrong[0]} and {len(wrong) - 1} more: expected texts without the "
-                f"chat template, got some that begin with {opening} or end with {closing}; give "
-                "prompts as conversations, or the texts alone"
-            )
+            opens = opening and isinstance(prompt, str) and prompt.lstrip().startswith(opening)
+            closes = closing and action.text.rstrip().endswith(closing)
+            if not action.token_ids and (opens or closes):
+                raise DataError(
+                    f"{source}: row {number}: expected texts without the chat template, got some "
+                    f"that begin with {opening} or end with {closing}; give prompts as "
+                    "conversations, or the texts alone"
+                )
 
     def encode_next(self, observation: str) -> list[int]:
         """The tokens between a completion, with its end, and the next one, as the talk goes on."""

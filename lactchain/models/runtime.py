@@ -20,9 +20,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 transformers.utils.logging.disable_default_handler()
 transformers.utils.logging.enable_propagation()
 
-TRUST = "LACTCHAIN_TRUST_REMOTE_CODE"
-"""The environment variable that lets models run code of their own; no file can set it."""
-
 
 def device() -> torch.device:
     """This process's accelerator, or the CPU where there is none or accelerate was told so."""
@@ -30,11 +27,6 @@ def device() -> torch.device:
     if wants_cpu or not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-
-
-def trusts_remote_code() -> bool:
-    """Whether who started this process lets models run the code of their repositories."""
-    return os.environ.get(TRUST, "0") == "1"
 
 
 def free_memory() -> None:

@@ -35,10 +35,9 @@ TINY = ("tiny-base", "tiny-encoder", "tiny-actor")
 def resolve_weights(model: str | Path) -> Path:
     """The folder of a model: as given, under weights/, or in the Hugging Face cache."""
     for folder in (Path(model), WEIGHTS_FOLDER / model):
-        _refuse_gguf(folder)
+        if folder.exists():
+            _check_kind(folder)
         if folder.is_dir():
-            _check_plain(folder)
-            _refuse_adapter(folder)
             return folder
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -51,31 +50,25 @@ def resolve_weights(model: str | Path) -> Path:
         ) from error
 
 
-def _refuse_gguf(path: Path) -> None:
-    """What is trained is a folder, and a GGUF file, or a folder of some, can become one."""
-    inside = [] if (path / "config.json").is_file() else sorted(path.glob("*.gguf"))
-    if files := [file for file in (path, *inside) if file.suffix == ".gguf" and file.is_file()]:
-        raise DataError(
-            f"{files[0]}: expected a folder of safetensors, got a GGUF file; convert it: lactchain "
-            f"prepare_weights --gguf '[{files[0]}]', which makes {WEIGHTS_FOLDER / files[0].stem}"
-        )
-
-
-def _refuse_adapter(folder: Path) -> None:
-    """An adapter is not a model, and says on which one it was trained."""
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-        raise DataError(
-            f"{folder}: expected a model, got an adapter; give its base as the model ({base}), and "
-            "this folder as actor.adapter, or as critic.checkpoint where it is a critic"
-        )
-
-
-def _check_plain(folder: Path) -> None:
-    """Refuses pipes and the like: whoever opens one waits for ever."""
-    for file in folder.iterdir():
+def _check_kind(path: Path) -> None:
+    """Raises `DataError` unless a path is a folder of plain files that may hold a whole model."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    for file in files:  # whoever opens a pipe waits for ever
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise DataError(f"{file}: expected a plain file, got a pipe or device; remove it")
+    if (path / "config.json").is_file():
+        return
+    if gguf := [file for file in files if file.suffix == ".gguf"]:
+        raise DataError(
+            f"{gguf[0]}: expected a folder of safetensors, got a GGUF file; convert it: lactchain "
+            f"prepare_weights --gguf '[{gguf[0]}]', which makes {WEIGHTS_FOLDER / gguf[0].stem}"
+        )
+    if (path / "adapter_config.json").is_file():
+        base = read_json(path / "adapter_config.json").get("base_model_name_or_path")
+        raise DataError(
+            f"{path}: expected a model, got an adapter; give its base as the model ({base}), and "
+            "this folder as actor.adapter, or as critic.checkpoint where it is a critic"
+        )
 
 
 def mend(model: str | Path) -> str:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import GuidedActorConfig
 from lactchain.errors import ConfigError, DataError
+from lactchain.functional.ties import best_of
 from lactchain.models.families import finished_logits
 from lactchain.models.generation.cascade import CascadeTrunk, use_cascade
 from lactchain.models.generation.enumeration import (
@@ -36,11 +37,8 @@ from lactchain_extras.token_values.model import ValueModel
 MAX_COMPLETIONS = 4096
 """Completions that are ranked at most."""
 
-ROWS = 4096
-"""Rows of a batch in which completions are read, about; fewer where `CACHE_BYTES` ask for it."""
-
 MEMORY = 4_000_000
-"""Advantages that are kept, about: a policy without dice meets the same states again and again."""
+"""Scores that are kept, about: a policy without dice meets the same states again and again."""
 
 
 class TrainedValues:
@@ -150,16 +148,25 @@ class CompletionRanking:
         self._trunks = [CascadeTrunk(trunk, template.prefix_ids) for trunk in trunks]
         self._known: dict[str, np.ndarray] = {}
 
+    def best(self, observations: Sequence[str]) -> list[Action]:
+        """The best completion in each of B states."""
+        lengths = np.array([len(action.text) for action in self.actions])
+        return [self.actions[number] for number in best_of(self.scores(observations), lengths)]
+
     def scores(self, observations: Sequence[str]) -> np.ndarray:
         """What ranks the completions in each of B states, (B, C): A + weight · log(π_β + floor)."""
-        scores = self.advantages(observations)
-        ranking = self._values.ranking
-        if ranking.policy_weight:
-            policy = CascadeTrunk(self._policy, self._template.prefix_ids)
-            log_probs = self._weigh(observations, policy, self._log_prob)
-            log_floor = math.log(ranking.policy_floor) if ranking.policy_floor else -math.inf
-            scores = scores + ranking.policy_weight * np.logaddexp(log_probs, log_floor)
-        return scores
+        if len(self._known) * len(self.actions) > MEMORY:
+            self._known.clear()
+        new = [text for text in dict.fromkeys(observations) if text not in self._known]
+        if new:
+            scores, ranking = self.advantages(new), self._values.ranking
+            if ranking.policy_weight:
+                policy = CascadeTrunk(self._policy, self._template.prefix_ids)
+                log_probs = self._weigh(new, policy, self._log_prob)
+                log_floor = math.log(ranking.policy_floor) if ranking.policy_floor else -math.inf
+                scores = scores + ranking.policy_weight * np.logaddexp(log_probs, log_floor)
+            self._known |= zip(new, scores, strict=True)
+        return np.stack([self._known[text] for text in observations])
 
     def advantages(self, observations: Sequence[str]) -> np.ndarray:
         """What each completion is worth in each of B states, (B, C).
@@ -167,14 +174,6 @@ class CompletionRanking:
         By the ranking "sum" Σ_t (min_i Q̂_i − V); by "first" min_i Q̂_i of the first token minus
         V(s); by "last" γ^{n−1} min_i Q̂_i of the n-th token, the last one, minus V(s).
         """
-        if len(self._known) * len(self.actions) > MEMORY:
-            self._known.clear()
-        new = [text for text in dict.fromkeys(observations) if text not in self._known]
-        if new:
-            self._known |= zip(new, self._advantages(new), strict=True)
-        return np.stack([self._known[text] for text in observations])
-
-    def _advantages(self, observations: Sequence[str]) -> np.ndarray:
         target, online = self._trunks
         if self._values.ranking.by == "first":
             q = self._at_prompts(observations, target, self._first_q)[:, self._first]
@@ -196,7 +195,7 @@ class CompletionRanking:
     ) -> np.ndarray:
         """Values (B, ...) of the hidden states behind B prompts."""
         prompts = self._template.encode_batch(observations)
-        size = min(ROWS, rows_at_once(self._tree, [trunk], prompts))
+        size = rows_at_once(self._tree, [trunk], prompts)
         parts = []
         with use_cascade(trunk.model):
             for i in range(0, len(prompts), size):
@@ -226,13 +225,11 @@ class CompletionRanking:
         combine: Combine = np.add,
     ) -> np.ndarray:
         """What the completions weigh in B states, (B, C), by the values of their tokens."""
-        prompts = self._template.encode_batch(observations)
         return weigh_completions(
             self._tree,
             [trunk],
-            prompts,
+            self._template.encode_batch(observations),
             lambda hidden, _: values(hidden[0]),
             combine,
             np.float32(0.0),
-            min(ROWS, rows_at_once(self._tree, [trunk], prompts)),
         )

@@ -19,7 +19,6 @@ from transformers import PreTrainedModel
 
 from lactchain.errors import NonFiniteError
 from lactchain.functional.random_streams import uniform
-from lactchain.functional.tokens import pad, token_logprobs
 from lactchain.models.families import finished_logits
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.generation.cascade import (
@@ -32,7 +31,6 @@ from lactchain.models.generation.cascade import (
 )
 from lactchain.models.generation.enumeration import (
     chain_tree,
-    rows_at_once,
     token_tree,
     trimmed,
     weigh_completions,
@@ -153,17 +151,13 @@ class Decoder:
 
     @torch.inference_mode()
     def enumerate(
-        self, prompts: Sequence[Sequence[int]], budget: int | None = None
+        self, prompts: Sequence[Sequence[int]]
     ) -> tuple[list[tuple[int, ...]], np.ndarray]:
         """The exact distribution over all C legal completions, for each of B prompts.
 
         Each text of the tree of completions is read once for a prompt, depth first, as many at a
-        time as fit; it pays above about a dozen samples a prompt. The tree has as many leaves as
-        there are chains: keep it to a few thousand.
-
-        Args:
-            budget: bytes of keys and values to hold at most, though one row is always held; the
-                probabilities do not depend on it. None: `CACHE_BYTES`.
+        time as `CACHE_BYTES` hold; it pays above about a dozen samples a prompt. The tree has as
+        many leaves as there are chains: keep it to a few thousand.
 
         Returns:
             the token ids of each completion (C), and their probabilities (B, C).
@@ -174,8 +168,6 @@ class Decoder:
         if self.automaton is None:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
         tree = chain_tree(self.automaton)
-        if not prompts:
-            return tree.completions, np.zeros((0, len(tree.completions)))
         probabilities = weigh_completions(
             tree,
             self._trunks,
@@ -183,7 +175,6 @@ class Decoder:
             lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes]),
             np.multiply,
             np.float64(1.0),
-            rows_at_once(tree, self._trunks, prompts, budget),
         )
         return tree.completions, probabilities
 
@@ -211,31 +202,6 @@ class Decoder:
             np.add,
             np.float64(0.0),
         )
-
-    @torch.inference_mode()
-    def token_log_probs(
-        self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
-    ) -> list[np.ndarray]:
-        """Log-probabilities of all tokens of B completions, each behind a prompt of its own.
-
-        By a plain pass of the model, at the decoder's temperature.
-
-        Raises:
-            ValueError: the decoder is constrained, or guided.
-        """
-        if self.automaton is not None or self.guide is not None:
-            raise ValueError("token_log_probs: expected a free decoder without a guide")
-        rows = [[*prompt, *said] for prompt, said in zip(prompts, completions, strict=True)]
-        ids = pad(rows, self.eos_token_id).to(self.device)
-        mask = pad([[1] * len(row) for row in rows], 0).to(self.device)
-        logits = self.model(input_ids=ids, attention_mask=mask).logits[:, :-1]
-        found = (
-            token_logprobs(logits / (self.temperature or 1.0), ids[:, 1:]).double().cpu().numpy()
-        )
-        return [
-            row[len(prompt) - 1 : len(prompt) + len(said) - 1]
-            for row, prompt, said in zip(found, prompts, completions, strict=True)
-        ]
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)

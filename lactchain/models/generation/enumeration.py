@@ -7,7 +7,7 @@ wait with their keys and values in memory.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -132,30 +132,21 @@ class Texts:
 
     def some(self, rows: np.ndarray | slice) -> Self:
         """The rows of a mask or slice."""
-        return Texts(*(getattr(self, field.name)[rows] for field in fields(self)))
-
-    def split(self, size: int) -> list[Self]:
-        """Parts of at most `size` rows."""
-        return [self.some(slice(i, i + size)) for i in range(0, len(self.nodes), size)]
+        return Texts(*(column[rows] for column in vars(self).values()))
 
 
 def rows_at_once(
-    tree: CompletionTree,
-    trunks: Sequence[CascadeTrunk],
-    prompts: Sequence[Sequence[int]],
-    budget: int | None = None,
+    tree: CompletionTree, trunks: Sequence[CascadeTrunk], prompts: Sequence[Sequence[int]]
 ) -> int:
-    """How many rows a walk reads at a time, to hold `budget` bytes of keys and values at most.
+    """How many rows a walk reads at a time, to hold `CACHE_BYTES` of keys and values at most.
 
     Besides them, those are held that they were branched from, and those whose branches have to
-    wait: at most at each level at which texts fork. One row is always read. Without a budget it is
-    `CACHE_BYTES`.
+    wait: at most at each level at which texts fork. One row is always read.
     """
-    budget = budget or CACHE_BYTES[trunks[0].model.device.type]
     num_forks, width = tree.room()
     own = max(map(len, prompts)) - len(trunks[0].prefix_ids)
     row = (own + len(tree.opening) + width) * sum(trunk.bytes_per_column for trunk in trunks)
-    return max(1, budget // (row * (num_forks + 2)))
+    return max(1, CACHE_BYTES[trunks[0].model.device.type] // (row * (num_forks + 2)))
 
 
 @torch.inference_mode()
@@ -166,7 +157,6 @@ def weigh_completions(
     score: Score,
     combine: Combine,
     start: np.floating,
-    size: int | None = None,
 ) -> np.ndarray:
     """What each of C completions weighs behind each of B prompts, (B, C).
 
@@ -175,10 +165,9 @@ def weigh_completions(
         score: the numbers of the tokens that may come next, such as their probabilities.
         combine: what a longer beginning weighs, such as the product of both.
         start: what an empty completion weighs; sums are of its type.
-        size: rows that are read at a time; None: `rows_at_once`.
     """
-    size = size or rows_at_once(tree, trunks, prompts)
     found = np.zeros((len(prompts), len(tree.completions)), dtype=start.dtype)
+    size = rows_at_once(tree, trunks, prompts) if prompts else 1
     with use_cascade(*(trunk.model for trunk in trunks)):
         for first in range(0, len(prompts), size):
             owners = np.arange(first, min(first + size, len(prompts)))
@@ -191,7 +180,8 @@ def weigh_completions(
             waiting: list[tuple[Texts, Caches, Tensor]] = []
             while True:
                 texts = _longer(texts, tree, score(hidden, texts.nodes), combine, found)
-                waiting += [(part, caches, lengths) for part in texts.split(size)]
+                parts = (texts.some(slice(i, i + size)) for i in range(0, len(texts.nodes), size))
+                waiting += [(part, caches, lengths) for part in parts]
                 if not waiting:
                     break
                 texts, caches, lengths = waiting.pop()
