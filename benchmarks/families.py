@@ -92,9 +92,7 @@ class Bench:
             for i, prompt in enumerate(self.prompts)
         ]
         batch = PreferenceCollator(0)(rows)
-        logprobs, branch = completion_logprobs(
-            self.model, **batch, config=self.model.config, dtype=torch.float32
-        )
+        logprobs, branch = completion_logprobs(self.model, batch, self.model.config, torch.float32)
         errors = []
         for number, row in enumerate(rows):
             for part, name in ((CHOSEN, "chosen_ids"), (REJECTED, "rejected_ids")):

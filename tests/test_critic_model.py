@@ -14,7 +14,7 @@ from lactchain.config.settings import CriticConfig, LoraSettings
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.tokens import pool
 from lactchain.models.adapters import ADAPTER_RECORD
-from lactchain.models.critic import EmbeddingCritic, resolve_pooling
+from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.headed import at_stored_precision
 
 TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]
@@ -120,16 +120,6 @@ def test_a_saved_critic_comes_back_bit_for_bit_and_training_goes_on(config, tmp_
     assert np.array_equal(fresh.values(TEXTS), critic.values(TEXTS))
 
 
-@pytest.mark.parametrize("pooling", ["last", "mean"])
-def test_the_folder_of_a_critic_says_how_it_pools(config, tmp_path, pooling):
-    """As sentence-transformers says it, which takes the mean of an encoder that says nothing."""
-    EmbeddingCritic.from_config(config(pooling=pooling)).save(tmp_path)
-    encoder = CriticConfig(str(tmp_path))
-    assert resolve_pooling(encoder) == pooling
-    types = [m["type"] for m in json.loads((tmp_path / "modules.json").read_text())]
-    assert types == [f"sentence_transformers.models.{n}" for n in ("Transformer", "Pooling")]
-
-
 def test_the_scale_multiplies_values(config):
     one, hundred = (trained(config(), value_scale=scale) for scale in (1.0, 100.0))
     np.testing.assert_allclose(100 * one.values(TEXTS), hundred.values(TEXTS), rtol=1e-5)
@@ -194,7 +184,6 @@ def test_values_of_another_meaning_or_of_another_encoder_are_refused(config, sma
 def test_missing_and_cut_files_are_named(config, tmp_path, lora):
     trained(config(lora=lora)).save(tmp_path)
     optional = {"README.md", "tokenizer_config.json", "chat_template.jinja", ADAPTER_RECORD}
-    optional |= {"modules.json", "1_Pooling", "sentence_bert_config.json"}  # for others
     for name in sorted({path.name for path in tmp_path.iterdir()} - optional):
         file = tmp_path / name
         content = file.read_bytes()

@@ -31,7 +31,6 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_encoder
 from lactchain.models.runtime import quiet
-from lactchain.models.weights import prompt_of
 from lactchain.runs.run import Run
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
@@ -123,7 +122,6 @@ def test_an_instruction_stands_before_each_text_and_is_part_of_what_values_mean(
     assert of_chains.texts(["2 3 up"], ["[]"]) == [f"Instruct: {TASK}\nQuery: 2 3 up\n[]"]
     critic.save(tmp_path)
     assert EmbeddingCritic.load(tmp_path).settings.instruction == TASK
-    assert prompt_of(tmp_path) == f"Instruct: {TASK}\nQuery: {{text}}"  # also for others
     with pytest.raises(ConfigError, match=r"critic.instruction: expected 'Given a state"):
         EmbeddingCritic.from_config(CriticConfig(config.model, checkpoint=str(tmp_path)))
 

@@ -127,7 +127,7 @@ def test_pairs_train_each_family_with_recomputed_layers(name):
     for recompute in (False, True):
         if recompute:
             model.activation_checkpointing_enable()
-        logprobs, _ = completion_logprobs(model, **batch, config=model.config, dtype=model.dtype)
+        logprobs, _ = completion_logprobs(model, batch, model.config, model.dtype)
         model.zero_grad()
         logprobs.sum().backward()
         gradients.append(model.get_input_embeddings().weight.grad.clone())
@@ -145,9 +145,7 @@ def test_families_without_windows_compute_the_same_where_a_beginning_is_read_onc
     for share in (False, True):
         batch = PreferenceCollator(0, share)(rows)
         assert ("prefix_ids" in batch) == share
-        logprobs, branch = completion_logprobs(
-            model, **batch, config=model.config, dtype=model.dtype
-        )
+        logprobs, branch = completion_logprobs(model, batch, model.config, model.dtype)
         found.append(logprobs[branch != PADDING])
     torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
 

@@ -16,7 +16,7 @@ from lactchain.config.settings import CriticConfig
 from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.functional.tokens import pool
 from lactchain.models.adapters import attach_lora, load_adapter
-from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted, stored_bits
+from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted, stored_dtype
 from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating, put
@@ -27,7 +27,7 @@ from lactchain.models.weights import (
     resolve_weights,
     verify_manifest_if_any,
 )
-from lactchain.storage.files import check_types, make_folder, read_versioned_json, write_json
+from lactchain.storage.files import check_types, read_versioned_json
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class EmbeddingCritic(HeadedModel):
         directory = Path(config.checkpoint)
         verify_manifest_if_any(directory)
         stored = cls.read_meaning(directory)
-        trained = stored | {"dtype": stored_bits(stored) or stored["dtype"]}
+        trained = stored | {"dtype": stored_dtype(stored)}
         config = replace(config, pooling=config.pooling or stored["pooling"])
         if config.instruction is None and stored["instruction"]:
             config = replace(config, instruction=prompt_of(resolve_weights(config.model)))
@@ -200,8 +200,6 @@ class EmbeddingCritic(HeadedModel):
     def _write_trunk(self, directory: Path, state: dict[str, torch.Tensor] | None) -> None:
         if not self._is_head_alone:
             super()._write_trunk(directory, state)
-            if not self.adapted:
-                declare_pooling(directory, self.settings, self.base.config.hidden_size)
 
     def _beside_trunk(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {HEAD: state[f"trunk.{HEAD}"]} if self._is_head_alone and state else {}
@@ -348,32 +346,3 @@ def form_of(settings: CriticConfig) -> str:
     """What is read, with `{text}` in the place of the text itself."""
     task = settings.instruction or "{text}"
     return task if "{text}" in task else f"Instruct: {task}\nQuery: {{text}}"
-
-
-def declare_pooling(
-    folder: Path, settings: CriticConfig, width: int, *more: tuple[str, str]
-) -> None:
-    """Says how an encoder reads and pools to sentence-transformers, which else takes the mean.
-
-    Args:
-        width: of its embeddings.
-        more: folder and kind of the layers behind.
-    """
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *more]
-    ways = {"pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
-    pooling = {name: way == settings.pooling for name, way in ways.items()}
-    written = {
-        "modules.json": [
-            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
-            for n, (path, name) in enumerate(modules)
-        ],
-        "sentence_bert_config.json": {"max_seq_length": settings.max_length},
-        "1_Pooling/config.json": {"word_embedding_dimension": width} | pooling,
-    }
-    before, _, behind = form_of(settings).partition("{text}")
-    if before and not behind:  # they know texts in front alone
-        prompts = {"prompts": {"query": before}, "default_prompt_name": "query"}
-        written["config_sentence_transformers.json"] = prompts
-    for name, value in written.items():
-        make_folder((folder / name).parent)
-        write_json(folder / name, value)

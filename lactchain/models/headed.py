@@ -143,6 +143,12 @@ def load_trained(model: PreTrainedModel | PeftModel, directory: Path) -> None:
             put(own[name], tensor)
 
 
+def stored_dtype(stored: Mapping[str, Any]) -> str:
+    """How weights are kept that are stored with these entries, as `ModelConfig.dtype` names it."""
+    bits = (name.removeprefix("load_in_") for name in QUANTISATION if stored[name])
+    return next(bits, stored["dtype"])
+
+
 def at_stored_precision(config: Config, stored: Mapping[str, Any]) -> Config:
     """`config`, to load weights at the precision that they were trained at.
 
@@ -152,15 +158,8 @@ def at_stored_precision(config: Config, stored: Mapping[str, Any]) -> Config:
     Args:
         stored: holds what `HeadedModel.precision` gave.
     """
-    bits = stored_bits(stored)
-    if bits is not None or config.dtype == "auto":
-        return replace(config, dtype=bits or stored["dtype"])
-    return config
-
-
-def stored_bits(stored: Mapping[str, Any]) -> str | None:
-    """How weights were quantised that are stored with these entries; None if they were not."""
-    return next((name.removeprefix("load_in_") for name in QUANTISATION if stored[name]), None)
+    dtype = stored_dtype(stored)
+    return replace(config, dtype=dtype) if config.dtype == "auto" or "bit" in dtype else config
 
 
 class ScoreHead(nn.Linear):

@@ -52,18 +52,31 @@ class EpisodeTable:
     """
 
     def __init__(self, trajectories: Sequence[Trajectory], critic: EmbeddingCritic) -> None:
+        of_chains, discount = critic.mode == "action_value", (critic.gamma, critic.discount_per)
         texts: dict[str, int] = {}
-        columns = [_columns(t.decisions(), critic, texts) for t in trajectories]
-        columns = [column for column in columns if len(column["rewards"])]
-        if not columns:
+        rewards, discounts, inputs, final, is_cut = [], [], [], [], []
+        for trajectory in (t.decisions() for t in trajectories):
+            read = trajectory.observations
+            chains = [action.text for action in trajectory.actions] if of_chains else None
+            read = critic.texts(read[:-1] if of_chains else read, chains)
+            numbers = [texts.setdefault(text, len(texts)) for text in read]
+            rows = len(trajectory) - (of_chains and not trajectory.terminated)
+            if rows <= 0:
+                continue
+            rewards.append(torch.from_numpy(trajectory.chain_rewards(*discount))[:rows].double())
+            discounts.append(
+                torch.from_numpy(trajectory.chain_discounts(*discount))[:rows].double()
+            )
+            inputs.append(torch.tensor(numbers[:rows]))
+            final.append(numbers[-1])
+            is_cut.append(not trajectory.terminated)
+        if not rewards:
             raise ValueError("expected at least one decision with a target, got none")
         # (T, E): the decisions of E episodes side by side, those of one time in a row.
-        self._rewards = pad_sequence([column["rewards"] for column in columns])
-        self._discounts = pad_sequence([column["discounts"] for column in columns])
-        self._is_row = pad_sequence([torch.ones(len(c["rewards"]), dtype=bool) for c in columns])
-        self._final = torch.tensor([column["final"] for column in columns])
-        self._is_cut = torch.tensor([column["is_cut"] for column in columns])
-        self.row_inputs = pad_sequence([column["inputs"] for column in columns])[self._is_row]
+        self._rewards, self._discounts = pad_sequence(rewards), pad_sequence(discounts)
+        self._is_row = pad_sequence([torch.ones(len(row), dtype=bool) for row in rewards])
+        self._final, self._is_cut = torch.tensor(final), torch.tensor(is_cut)
+        self.row_inputs = pad_sequence(inputs)[self._is_row]
         self.row_episodes = self._is_row.nonzero()[:, 1]
         self.inputs = critic.tokenize(list(texts))
 
@@ -115,31 +128,6 @@ class EpisodeTable:
         sums = torch.zeros(*self._is_row.shape, 4, dtype=torch.float64)
         sums[self._is_row] = torch.from_numpy(error_sums(predicted.numpy(), returns.numpy()))
         return sums.sum(dim=0).numpy()
-
-
-def _columns(
-    trajectory: Trajectory, critic: EmbeddingCritic, texts: dict[str, int]
-) -> dict[str, Any]:
-    """What the table holds of one episode of T decisions; new texts are added to `texts`.
-
-    `rewards`, `discounts` and `inputs` are (T,); a cut episode ends with the value of `final`.
-    """
-    of_chains, is_cut = critic.mode == "action_value", not trajectory.terminated
-    if of_chains:
-        chains = [action.text for action in trajectory.actions]
-        read = critic.texts(trajectory.observations[:-1], chains)
-    else:
-        read = critic.texts(trajectory.observations)
-    inputs = torch.tensor([texts.setdefault(text, len(texts)) for text in read])
-    rows = len(trajectory) - (of_chains and is_cut)
-    discount = critic.gamma, critic.discount_per
-    return {
-        "rewards": torch.from_numpy(trajectory.chain_rewards(*discount))[:rows].double(),
-        "discounts": torch.from_numpy(trajectory.chain_discounts(*discount))[:rows].double(),
-        "inputs": inputs[:rows],
-        "final": int(inputs[-1]) if len(inputs) else 0,
-        "is_cut": is_cut,
-    }
 
 
 def return_scale(trajectories: Sequence[Trajectory], gamma: float, discount_per: str) -> float:
@@ -220,6 +208,7 @@ class CriticTrainer(HeadedTrainer):
     ) -> None:
         self.critic = critic
         self.table = table
+        self._trace = critic.settings.trace
         super().__init__(
             model=critic,
             args=args,
@@ -229,6 +218,11 @@ class CriticTrainer(HeadedTrainer):
             **kwargs,
         )
         self._targets_epoch = -1
+
+    @property
+    def _needs_values(self) -> bool:
+        """Whether the targets of the training depend on the critic."""
+        return self.table.needs_values or self._trace < 1
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Weighted mean loss of B rows, in units of the critic's scale.
@@ -252,15 +246,6 @@ class CriticTrainer(HeadedTrainer):
         if self._needs_values or self._targets_epoch < 0:
             self.train_dataset.renew(self._targets(self.table, self._trace))
         self._targets_epoch = epoch
-
-    @property
-    def _trace(self) -> float:
-        return self.critic.settings.trace
-
-    @property
-    def _needs_values(self) -> bool:
-        """Whether the targets of the training depend on the critic."""
-        return self.table.needs_values or self._trace < 1
 
     def _targets(self, table: EpisodeTable, trace: float = 1.0) -> Tensor:
         """The targets of a table's rows (N,) by the critic as it is, if they ask for it."""

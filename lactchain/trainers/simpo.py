@@ -66,40 +66,31 @@ def preference_rows(
     Raises:
         DataError: there were pairs, and none is left; or another tokenizer's model sampled one.
     """
-    for side in ("chosen", "rejected"):
-        said = ((p.prompt, Action(getattr(p, side), p.chosen_token_ids)) for p in pairs)
-        template.check_untemplated(said, f"pairs: {side}")
-    columns: dict[str, list[Any]] = {
-        "prompt_ids": template.encode_batch([pair.prompt for pair in pairs])
-    }
+    completions = {}
     for side in ("chosen", "rejected"):
         actions = [Action(getattr(p, side), getattr(p, f"{side}_token_ids")) for p in pairs]
+        asked = zip((pair.prompt for pair in pairs), actions, strict=True)
+        template.check_untemplated(asked, f"pairs: {side}")
         name = f"pairs: row {{}}, {side} completion".format
-        columns[f"{side}_ids"] = encode_completions(actions, tokenizer, name)
-    columns["sampled_logps"] = [
-        [_mean(pair.chosen_logprobs), _mean(pair.rejected_logprobs)] for pair in pairs
-    ]
-    columns["pair"] = [*range(len(pairs))]
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    reasons = [drop_reason(row, max_length) for row in rows]
-    dropped = Counter(reason for reason in reasons if reason is not None)
-    kept = [row for row, reason in zip(rows, reasons, strict=True) if reason is None]
-    if pairs and not kept:
+        completions[f"{side}_ids"] = encode_completions(actions, tokenizer, name)
+    prompts = template.encode_batch([pair.prompt for pair in pairs])
+    rows, dropped = [], Counter()
+    for number, (pair, prompt) in enumerate(zip(pairs, prompts, strict=True)):
+        row = {"prompt_ids": prompt, **{side: ids[number] for side, ids in completions.items()}}
+        row["sampled_logps"] = [_mean(pair.chosen_logprobs), _mean(pair.rejected_logprobs)]
+        row["pair"] = number
+        reason = drop_reason(row, max_length)
+        if reason is None:
+            rows.append(row)
+        else:
+            dropped[reason] += 1
+    if pairs and not rows:
         raise DataError(f"all {len(pairs)} pairs were dropped: {dict(dropped)}")
-    return kept, dropped
+    return rows, dropped
 
 
 def _mean(logprobs: Sequence[float]) -> float:
     return sum(logprobs) / len(logprobs) if logprobs else math.nan
-
-
-def _tokenised(
-    rows: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase
-) -> Sequence[PreferenceRow]:
-    if not len(rows) or "prompt_ids" in rows[0]:
-        return rows
-    pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
-    return preference_rows(pairs, PromptTemplate(tokenizer), tokenizer)[0]
 
 
 def drop_reason(row: PreferenceRow, max_length: int | None = None) -> str | None:
@@ -125,9 +116,8 @@ class PreferenceCollator:
     prompt, CHOSEN, REJECTED, PADDING. The prompt is most of a batch, and is paid for once instead
     of twice.
 
-    All tensors are (B, L), padded on the right: `input_ids`, `position_ids`, `branch`, and
-    `completion_mask`, which marks the tokens of both completions. What all prompts begin with is
-    `prefix_ids` (P,) where that is worth it, and is left out of the others.
+    All tensors are (B, L), padded on the right: `input_ids`, `position_ids` and `branch`. What all
+    prompts begin with is `prefix_ids` (P,) where that is worth it, and is left out of the others.
 
     Args:
         share: the model `can_read_once`.
@@ -142,23 +132,21 @@ class PreferenceCollator:
         longest = 1 + max(sum(len(row[name]) for name in IDS) for row in rows)
         prompts = [row["prompt_ids"] for row in rows]
         before = shared_length(prompts, longest) if self.share else 0
-        ids, positions, branches, completions = [], [], [], []
+        ids, positions, branches = [], [], []
         for row in rows:
             *shared, last = row["prompt_ids"][before:]
-            start, chosen, rejected = len(shared), row["chosen_ids"], row["rejected_ids"]
-            ids.append([*shared, last, *chosen, last, *rejected])
-            behind = before + start
-            first = range(before, behind + 1 + len(chosen))
-            positions.append([*first, *range(behind, behind + 1 + len(rejected))])
-            branches.append(
-                [SHARED] * start + [CHOSEN] * (1 + len(chosen)) + [REJECTED] * (1 + len(rejected))
-            )
-            completions.append([0] * start + [0] + [1] * len(chosen) + [0] + [1] * len(rejected))
+            parts = shared, [last, *row["chosen_ids"]], [last, *row["rejected_ids"]]
+            start = before + len(shared)
+            ids.append(sum(parts, []))
+            positions.append([*range(before, start)])
+            for part in parts[1:]:
+                positions[-1] += range(start, start + len(part))
+            kinds = zip((SHARED, CHOSEN, REJECTED), parts, strict=True)
+            branches.append([kind for kind, part in kinds for _ in part])
         batch = {
             "input_ids": pad(ids, self.pad_token_id),
             "position_ids": pad(positions, 0),
             "branch": pad(branches, PADDING),
-            "completion_mask": pad(completions, 0),
         }
         if "sampled_logps" in rows[0]:
             batch["sampled_logps"] = torch.tensor([row["sampled_logps"] for row in rows])
@@ -171,6 +159,13 @@ def seen_in_branch(branch: Tensor) -> Tensor:
     """Which tokens each token sees, (B, L, L): those before it in its branch and the prompt."""
     own = branch[:, :, None] == branch[:, None, :]
     return (own | (branch == SHARED)[:, None, :]).tril()
+
+
+def spoken(branch: Tensor) -> Tensor:
+    """The completion that each token is of, (B, L); PADDING elsewhere, as in its first column."""
+    begins = torch.ones_like(branch, dtype=torch.bool)
+    begins[:, 1:] = branch[:, 1:] != branch[:, :-1]
+    return branch.masked_fill(begins | (branch == SHARED), PADDING)
 
 
 class SimPOTrainer(UpdateMeanTrainer):
@@ -204,11 +199,14 @@ class SimPOTrainer(UpdateMeanTrainer):
                 f"attention: expected sdpa or eager, which take a mask per pair, got {attention}"
             )
         check_family(model)
+        if len(rows) and "prompt_ids" not in rows[0]:
+            pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
+            rows, _ = preference_rows(pairs, PromptTemplate(tokenizer), tokenizer)
         super().__init__(
             model=model,
             args=args,
             data_collator=PreferenceCollator(tokenizer.pad_token_id, can_read_once(model)),
-            train_dataset=_tokenised(rows, tokenizer),
+            train_dataset=rows,
             processing_class=tokenizer,
             **kwargs,
         )
@@ -218,8 +216,9 @@ class SimPOTrainer(UpdateMeanTrainer):
     def completion_logprobs(self, rows: Sequence[PreferenceRow]) -> Tensor:
         """Log-probabilities (B, 2) of chosen and rejected of B rows, summed over their tokens."""
         batch = self._prepare_inputs(self.data_collator(rows))
-        with evaluating(self.model), self.compute_loss_context_manager():
-            logprobs, branch = self._logprobs(self.model, batch)
+        model = self.model
+        with evaluating(model), self.compute_loss_context_manager():
+            logprobs, branch = completion_logprobs(model, batch, model.config, model.dtype)
         sums = [
             logprobs.double().masked_fill(branch != side, 0).sum(dim=1)
             for side in (CHOSEN, REJECTED)
@@ -235,7 +234,8 @@ class SimPOTrainer(UpdateMeanTrainer):
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of B pairs, or their share of an update's, from one forward pass."""
-        logprobs, branch = self._logprobs(model, inputs)
+        config, dtype = self.model.config, self.model.dtype
+        logprobs, branch = completion_logprobs(model, inputs, config, dtype)
         chosen, rejected = branch == CHOSEN, branch == REJECTED
         chosen_logps = masked_mean(logprobs, chosen, dim=1)
         rejected_logps = masked_mean(logprobs, rejected, dim=1)
@@ -255,11 +255,6 @@ class SimPOTrainer(UpdateMeanTrainer):
         preference = self.settings.preference_weight * of_pairs * losses.mean()
         return preference + self.settings.nll_weight * of_tokens * nll
 
-    def _logprobs(self, model: nn.Module, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """As `completion_logprobs`."""
-        batch = {name: tensor for name, tensor in inputs.items() if name != "sampled_logps"}
-        return completion_logprobs(model, **batch, config=self.model.config, dtype=self.model.dtype)
-
     def pair_losses(
         self, chosen_logps: Tensor, rejected_logps: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -273,19 +268,12 @@ class SimPOTrainer(UpdateMeanTrainer):
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """Pairs, and tokens of the chosen completions."""
-        spoken = inputs["completion_mask"].bool() & (inputs["branch"] == CHOSEN)
-        return torch.stack([torch.tensor(len(spoken), device=spoken.device), spoken.sum()])
+        chosen = spoken(inputs["branch"]) == CHOSEN
+        return torch.stack([torch.tensor(len(chosen), device=chosen.device), chosen.sum()])
 
 
 def completion_logprobs(
-    model: nn.Module,
-    input_ids: Tensor,
-    position_ids: Tensor,
-    branch: Tensor,
-    completion_mask: Tensor,
-    config: PreTrainedConfig,
-    dtype: torch.dtype,
-    prefix_ids: Tensor | None = None,
+    model: nn.Module, batch: Mapping[str, Tensor], config: PreTrainedConfig, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of both completions' tokens, from one pass over what the collator made.
 
@@ -298,22 +286,18 @@ def completion_logprobs(
         Log-probabilities (B, L') in float32, and which completion each belongs to: CHOSEN,
         REJECTED, or PADDING where there is none.
     """
-    start = int(completion_mask.any(dim=0).int().argmax())
-    columns = torch.arange(start - 1, input_ids.shape[1] - 1, device=input_ids.device)
-    visible = seen_in_branch(branch)
-    if prefix_ids is None:
-        mask = attention_masks(config, visible, position_ids, position_ids, dtype)
-        texts = {
-            "input_ids": input_ids,
-            "position_ids": position_ids,
-            "attention_mask": mask,
-            "logits_to_keep": columns,
-        }
+    ids, positions, branch = batch["input_ids"], batch["position_ids"], batch["branch"]
+    said, visible = spoken(branch), seen_in_branch(branch)
+    start = int((said != PADDING).any(dim=0).int().argmax())
+    columns = torch.arange(start - 1, ids.shape[1] - 1, device=ids.device)
+    if "prefix_ids" in batch:
+        texts = one_sequence(batch["prefix_ids"], ids, positions, visible, columns, dtype)
     else:
-        texts = one_sequence(prefix_ids, input_ids, position_ids, visible, columns, dtype)
-    logits = model(**texts).logits.view(len(input_ids), len(columns), -1)
-    spoken = branch.masked_fill(completion_mask == 0, PADDING)
-    return token_logprobs(logits, input_ids[:, start:]), spoken[:, start:]
+        mask = attention_masks(config, visible, positions, positions, dtype)
+        texts = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}
+        texts["logits_to_keep"] = columns
+    logits = model(**texts).logits.view(len(ids), len(columns), -1)
+    return token_logprobs(logits, ids[:, start:]), said[:, start:]
 
 
 def warn_if_collapsed(run: Run) -> None:

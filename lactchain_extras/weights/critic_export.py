@@ -21,7 +21,7 @@ from transformers import (
 from lactchain.config.settings import CriticConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import merged
-from lactchain.models.critic import MEANING, EmbeddingCritic, declare_pooling
+from lactchain.models.critic import MEANING, EmbeddingCritic, form_of
 from lactchain.models.runtime import quiet
 from lactchain.storage.files import make_folder, write_json
 from lactchain.storage.manifests import write_manifest
@@ -161,18 +161,32 @@ def _require_equal(critic: EmbeddingCritic, values: Callable[[dict[str, Tensor]]
 
 
 def _write_sentence_transformer(critic: EmbeddingCritic, folder: Path) -> None:
-    """The encoder, how it pools, and the head as a dense layer from the embedding to the value."""
+    """The encoder, how it reads and pools, and the head as a dense layer from that to the value."""
     encoder = getattr(critic.trunk, critic.trunk.base_model_prefix)
     with quiet():
         encoder.save_pretrained(folder)
         critic.tokenizer.save_pretrained(folder)
-    width = critic.base.config.hidden_size
-    dense = folder / "2_Dense"
-    declare_pooling(folder, critic.settings, width, ("2_Dense", "Dense"))
-    make_folder(dense)
-    identity = "torch.nn.modules.linear.Identity"
-    sizes = {"in_features": width, "out_features": 1, "bias": True}
-    write_json(dense / "config.json", sizes | {"activation_function": identity})
+    width, settings = critic.base.config.hidden_size, critic.settings
+    parts = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")]
+    ways = {"pooling_mode_mean_tokens": "mean", "pooling_mode_lasttoken": "last"}
+    identity = {"activation_function": "torch.nn.modules.linear.Identity"}
+    written = {
+        "modules.json": [
+            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for n, (path, name) in enumerate(parts)
+        ],
+        "sentence_bert_config.json": {"max_seq_length": settings.max_length},
+        "1_Pooling/config.json": {"word_embedding_dimension": width}
+        | {name: way == settings.pooling for name, way in ways.items()},
+        "2_Dense/config.json": {"in_features": width, "out_features": 1, "bias": True} | identity,
+    }
+    before, _, behind = form_of(settings).partition("{text}")
+    if before and not behind:  # they know texts in front alone
+        prompts = {"prompts": {"query": before}, "default_prompt_name": "query"}
+        written["config_sentence_transformers.json"] = prompts
+    for name, value in written.items():
+        make_folder((folder / name).parent)
+        write_json(folder / name, value)
     weight = critic.value_scale * critic.base.score.weight.detach()
     weights = {"linear.weight": weight, "linear.bias": torch.tensor([critic.value_offset])}
-    save_file(weights, dense / "model.safetensors")
+    save_file(weights, folder / "2_Dense/model.safetensors")
