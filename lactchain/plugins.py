@@ -22,7 +22,7 @@ LactChain asks for these, and goes on without those that are not there:
 - `panels` is a module of numbered tasks in files, and of results on them;
 - `offline_data(path)` reads the recorded transitions of other libraries;
 - `values` is a module of trained values of tokens: `TrainedValues(config, tokenizer)`, by which an
-  actor is guided (`decoding.Guide`, with `rank` and `record`), and `ValueModel.load(folder)`;
+  actor is guided (with `decoder`, `rank` and `record`), and `ValueModel.load(folder)`;
 - `vector_envs` has numpy batches of others' environments, by their Gymnasium ids.
 
 The group `lactchain.worlds` has functions that register Gymnasium ids, and `lactchain.schemes` the

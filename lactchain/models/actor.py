@@ -68,14 +68,14 @@ class LanguageActor:
             values = required("values", "actor.values").TrainedValues(config, tokenizer)
         ranked = values is not None and config.decoding == "scored"
         unbound = ranked or config.decoding == "free"
-        self.decoder = Decoder(
+        make = Decoder if values is None or ranked else values.decoder
+        self.decoder = make(
             model,
             tokenizer.eos_token_id,
             prefix_ids=self.template.prefix_ids,
             max_new_tokens=config.max_new_tokens,
             temperature=config.temperature,
             automaton=None if unbound else build_automaton(grammar, tokenizer),
-            guide=None if ranked else values,
         )
         self.ranking = values.rank(grammar, self.template, model) if ranked else None
         self._context = context_length(model.config)

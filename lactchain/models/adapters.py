@@ -1,8 +1,7 @@
 """LoRA adapters by PEFT, with the checks that PEFT leaves out.
 
-PEFT only warns when the keys of an adapter do not fit its host, and says nothing when the base is
-another one than it was trained on. Both are errors here: beside each adapter stands a small
-`lactchain_adapter.json` that says which base and tokenizer it belongs to.
+PEFT only warns when keys do not fit, and says nothing of another base. Both are errors here: beside
+each adapter stands a `lactchain_adapter.json` that says which base and tokenizer it belongs to.
 """
 
 import hashlib
@@ -60,7 +59,7 @@ def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftM
     settings = LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, target_modules=lora.target_modules, task_type=task
     )
-    return _host(_prepared(model), settings, "lora.target_modules")
+    return _host(model, settings, "lora.target_modules")
 
 
 def save_adapter(
@@ -128,7 +127,7 @@ def load_adapter(
         raise DataError(f"{directory}: no settings of an adapter ({error})") from error
     settings.base_model_name_or_path = model.name_or_path  # the same base, it may have moved
     settings.inference_mode = not trainable
-    peft_model = _host(_prepared(model) if trainable else model, settings, str(directory))
+    peft_model = _host(model, settings, str(directory))
     load_adapter_weights(peft_model, directory)
     trained = any(p.any() for name, p in peft_model.named_parameters() if "lora_B" in name)
     if not trained and not trainable:
@@ -158,11 +157,11 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
         )
     for key, tensor in own.items():
         told = weights[key]
-        if not told.is_floating_point() or not told.to(tensor.dtype).isfinite().all():
-            kind = (
-                f"some that {tensor.dtype} cannot hold" if told.is_floating_point() else told.dtype
-            )
-            raise DataError(f"{file}: {key}: expected finite numbers, got {kind}")
+        if not told.is_floating_point():
+            raise DataError(f"{file}: {key}: expected finite numbers, got {told.dtype}")
+        if not told.to(tensor.dtype).isfinite().all():
+            held = f"some that {tensor.dtype} cannot hold"
+            raise DataError(f"{file}: {key}: expected finite numbers, got {held}")
         put(tensor, told)
 
 
@@ -187,8 +186,8 @@ def adapter_effect(model: PeftModel) -> float:
 def merges(dtype: torch.dtype, quantised: bool) -> bool:
     """Whether an adapter may be multiplied into weights of this type.
 
-    In 16 bits and less most of it would be rounded away: an update is smaller than the distance
-    between two numbers. Such a model answers with its adapter beside the weights.
+    In 16 bits and less most of it would be rounded away. Such a model answers with its adapter
+    beside the weights.
     """
     return dtype == torch.float32 and not quantised
 
@@ -309,6 +308,9 @@ def tokenizer_checksum(folder: str | Path) -> str:
 
 def _host(model: PreTrainedModel, settings: PeftConfig, key: str) -> PeftModel:
     """The model with an adapter, of which errors name the key."""
+    if is_quantised(model) and not settings.inference_mode:
+        # Trainers switch gradient checkpointing on themselves.
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     with warnings.catch_warnings():
         # PEFT 0.21 asks by the name that transformers 5.23 calls old.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
@@ -341,13 +343,6 @@ def _check_between_embeddings(model: PeftModel, key: str) -> None:
                 f"{key}: expected an adapter of layers between the embeddings and the output, got "
                 f"one of {name}; leave that out, or train all weights (lora: null)"
             )
-
-
-def _prepared(model: PreTrainedModel) -> PreTrainedModel:
-    """What LoRA on a quantised base needs; trainers switch gradient checkpointing on themselves."""
-    if is_quantised(model):
-        return prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    return model
 
 
 def is_quantised(model: PreTrainedModel) -> bool:

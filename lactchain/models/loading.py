@@ -58,8 +58,7 @@ def load_actor(
 
     Raises:
         DataError: weights, tokenizer or adapter are missing, damaged, or do not belong together.
-        ConfigError: quantisation without bitsandbytes, or all weights of a model to be trained that
-            is quantised or has experts.
+        ConfigError: they cannot be loaded so, or not be trained.
     """
     tokenizer, path = load_own_tokenizer(config), resolve_weights(config.model)
     lora = config.lora if isinstance(config, ActorConfig) else None
@@ -205,15 +204,15 @@ def readable(
         reason = " ".join(str(error).split())[:300]
         raise ConfigError(f"{path}: needs a package that is not installed ({reason})") from error
     except BaseException as error:  # noqa: BLE001  - tokenizers raise nothing narrower
-        is_panic = type(error).__name__ == "PanicException"  # of Rust, and no Exception
-        if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic):
+        kind = type(error).__name__
+        if is_out_of_memory(error) or not (
+            isinstance(error, Exception) or kind == "PanicException"  # of Rust
+        ):
             raise
         reason = " ".join(str(error).split())[:300]
         if isinstance(error, UnpicklingError):  # torch would tell how to run it all the same
             reason = "it is cut, or holds more than tensors and plain values"
-        raise DataError(
-            f"{path}: {what} ({type(error).__name__}: {reason}); {how or mend(path)}"
-        ) from error
+        raise DataError(f"{path}: {what} ({kind}: {reason}); {how or mend(path)}") from error
 
 
 def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreTrainedTokenizerBase:
@@ -254,11 +253,7 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
 
 
 def load_own_tokenizer(config: PlayerConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of an actor, without its weights.
-
-    Raises:
-        DataError: as `load_actor`.
-    """
+    """The tokenizer of an actor, without its weights; errors as of `load_actor`."""
     return load_tokenizer(resolve_weights(config.model), padding_side="left", chat=True)
 
 
@@ -273,8 +268,7 @@ def resolve_dtype(
     """The type that weights are loaded in, on the device at hand.
 
     `auto` is bfloat16 on a GPU, but not for weights that are all trained, nor for those that such a
-    training has stored: most updates are smaller than the distance between two numbers of 16 bits.
-    Quantised weights are computed with in bfloat16.
+    training has stored. Quantised weights are computed with in bfloat16.
     """
     if config.dtype != "auto":
         return torch.float32 if config.dtype == "float32" else torch.bfloat16
@@ -283,11 +277,7 @@ def resolve_dtype(
 
 
 def load_shape(path: Path) -> PretrainedConfig:
-    """The config.json of a model's folder.
-
-    Raises:
-        DataError: it is missing or damaged, or of a model with code of its own.
-    """
+    """The config.json of a model's folder; `DataError` if damaged, or of a model with own code."""
     stored = read_model_json(path / "config.json")
     model_type = stored.get("model_type")
     for name, value in stored.items():

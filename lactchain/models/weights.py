@@ -110,11 +110,7 @@ def read_model_json(file: Path) -> dict[str, Any]:
 
 
 def check_weights(path: Path) -> list[Path]:
-    """The weight files of a model's folder; each is there, and as long as its header says.
-
-    Raises:
-        DataError: naming the file that is missing or damaged.
-    """
+    """The weight files of a model's folder: whole, as their headers say, or a `DataError`."""
     index = path / INDEX
     weight_map = read_model_json(index).get("weight_map") if index.is_file() else {}
     if not isinstance(weight_map, dict):

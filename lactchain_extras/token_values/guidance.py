@@ -9,9 +9,11 @@ and, but for γ, also the value of its last token less V(s); learnt ones differ,
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +24,8 @@ from lactchain.config.settings import GuidedActorConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.ties import best_of
 from lactchain.models.families import finished_logits
-from lactchain.models.generation.cascade import CascadeTrunk, use_cascade
+from lactchain.models.generation.cascade import CascadeTrunk
+from lactchain.models.generation.decoding import Decoder, check_finite
 from lactchain.models.generation.enumeration import (
     Combine,
     rows_at_once,
@@ -79,14 +82,9 @@ class TrainedValues:
         """Its target network, for Q̂; the trained one where there is no other."""
         return self.online.target_network() if self.online.target else self.online
 
-    @property
-    def trunk(self) -> PreTrainedModel:
-        """What is fed along where the values guide."""
-        return self.target.trunk
-
-    def added_logits(self, hidden: Tensor, columns: Tensor | None) -> Tensor:
-        """β min_i Q̂_i(s, ·); V(s) is the same for every token, and falls out of the softmax."""
-        return self.weight * self.target.least_q(hidden, columns)
+    def decoder(self, *args: Any, **kwargs: Any) -> Decoder:
+        """A decoder that these values guide; arguments as there."""
+        return GuidedDecoder(self, *args, **kwargs)
 
     def rank(
         self, grammar: ChainGrammar, template: PromptTemplate, policy: PreTrainedModel
@@ -101,6 +99,69 @@ class TrainedValues:
         from lactchain_extras.token_values.recording import record_token_values
 
         record_token_values(run, self.online, template, trajectories)
+
+
+class GuidedDecoder(Decoder):
+    """Adds β min_i Q̂_i(s, ·) to the logits of a policy, whose texts the values' trunk reads along.
+
+    V(s) is the same for every token, and falls out of the softmax.
+    """
+
+    def __init__(self, values: TrainedValues, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._values = values
+        own = CascadeTrunk(values.target.trunk, self._trunk.prefix_ids)
+        self._trunk = PairedTrunk(self._trunk, own)
+
+    def _logits(self, hidden: tuple[Tensor, Tensor]) -> Tensor:
+        of_policy, of_values = hidden
+        check_finite(of_values)
+        least = self._values.target.least_q(of_values, self._columns)
+        return super()._logits(of_policy) + self._values.weight * least
+
+
+class PairedTrunk:
+    """Two trunks that read the same texts, as one; hidden states come in pairs."""
+
+    def __init__(self, *trunks: CascadeTrunk) -> None:
+        self._trunks = trunks
+        self.model, self.prefix_ids = trunks[0].model, trunks[0].prefix_ids
+        self.bytes_per_column = sum(trunk.bytes_per_column for trunk in trunks)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """As of each trunk."""
+        one, other = self._trunks
+        with one.in_use(), other.in_use():
+            yield
+
+    def read(
+        self, prompts: Sequence[Sequence[int]], **kwargs: Any
+    ) -> tuple["PairedCache", Tensor, tuple[Tensor, ...]]:
+        """`CascadeTrunk.read` by each trunk."""
+        parts = [trunk.read(prompts, **kwargs) for trunk in self._trunks]
+        caches, lengths, hidden = zip(*parts, strict=True)
+        return PairedCache(caches), lengths[0], hidden
+
+    def feed(
+        self, blocks: Tensor, lengths: Tensor, caches: "PairedCache"
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """`CascadeTrunk.feed` by each trunk."""
+        both = zip(self._trunks, caches, strict=True)
+        hidden, lengths = zip(*(t.feed(blocks, lengths, cache) for t, cache in both), strict=True)
+        return hidden, lengths[0]
+
+
+class PairedCache(tuple):
+    """The rows' caches of both trunks."""
+
+    def select(self, rows: Tensor) -> "PairedCache":
+        """As of each cache."""
+        return PairedCache(cache.select(rows) for cache in self)
+
+    def branch(self, rows: Tensor, room: int) -> "PairedCache":
+        """As of each cache."""
+        return PairedCache(cache.branch(rows, room) for cache in self)
 
 
 class CompletionRanking:
@@ -195,9 +256,9 @@ class CompletionRanking:
     ) -> np.ndarray:
         """Values (B, ...) of the hidden states behind B prompts."""
         prompts = self._template.encode_batch(observations)
-        size = rows_at_once(self._tree, [trunk], prompts)
+        size = rows_at_once(self._tree, trunk, prompts)
         parts = []
-        with use_cascade(trunk.model):
+        with trunk.in_use():
             for i in range(0, len(prompts), size):
                 _, _, hidden = trunk.read(prompts[i : i + size])
                 parts.append(values(hidden))
@@ -227,9 +288,9 @@ class CompletionRanking:
         """What the completions weigh in B states, (B, C), by the values of their tokens."""
         return weigh_completions(
             self._tree,
-            [trunk],
+            trunk,
             self._template.encode_batch(observations),
-            lambda hidden, _: values(hidden[0]),
+            lambda hidden, _: values(hidden),
             combine,
             np.float32(0.0),
         )

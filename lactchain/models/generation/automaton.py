@@ -92,18 +92,22 @@ Pieces = dict[tuple[bool, bool, int], tuple[int, ...]]
 
 
 def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces:
-    """How the tokenizer cuts a completion into actions.
+    """How the tokenizer cuts a completion into actions; those of final ones hold the closing.
 
-    Tokenizers merge letters across the borders of our words (`",` is one token of Mistral's, and
-    the tiny tokenizers have one token for an action with all that follows it), so there is a choice
-    of how much of the separator belongs to the action before it; the first that falls between
-    tokens is taken. Pieces are cut out of whole completions: a name alone may have other tokens
-    than in context. The pieces of final actions hold the closing as well.
+    Tokenizers merge letters across the borders of our words (`",` is one token of Mistral's), so
+    there is a choice of how much of the separator belongs to the action before it; the first that
+    falls between tokens is taken. Pieces are cut out of whole completions: a name alone may have
+    other tokens than in context.
     """
     cuts = [_cut_all(grammar, tokenizer, tail) for tail in range(len(grammar.separator) + 1)]
     possible = [pieces for pieces in cuts if pieces is not None]
     for pieces in possible:
-        if not _clash(pieces):
+        begins = (  # a piece of one action one of another in the same place, or equals it
+            one == other[: len(one)]
+            for (place, one), (other_place, other) in permutations(pieces.items(), 2)
+            if place[0] == other_place[0] and place[2] != other_place[2]
+        )
+        if not any(begins):
             # What goes on comes first: the path of a final action may lead along it.
             return dict(sorted(pieces.items(), key=lambda item: item[0][1]))
     if possible:
@@ -116,15 +120,6 @@ def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces
         f"tokenizer {tokenizer.name_or_path}: tokens of {grammar.render([0, 0])!r} straddle the "
         "borders between actions, so constrained decoding has no automaton; use free decoding "
         "(--actor.decoding free) or another --environment.extractor"
-    )
-
-
-def _clash(pieces: Pieces) -> bool:
-    """Whether a piece of one action begins one of another, or equals it, in the same place."""
-    return any(
-        one == other[: len(one)]
-        for (place, one), (other_place, other) in permutations(pieces.items(), 2)
-        if place[0] == other_place[0] and place[2] != other_place[2]
     )
 
 
@@ -147,10 +142,7 @@ def _cut_all(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase, tail: in
 def _cut(
     grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase, chain: Sequence[int], tail: int
 ) -> list[tuple[int, ...]] | None:
-    """The completion's tokens, cut `tail` characters behind each action but the last.
-
-    None where a token straddles a cut.
-    """
+    """The tokens, cut `tail` characters behind each action but the last; None: one straddles."""
     text = grammar.render(chain)
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     cuts, position = [], len(grammar.opening)

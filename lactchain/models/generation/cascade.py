@@ -6,7 +6,7 @@ Hydragen (Juravsky et al. 2024, arXiv:2402.05099) and cascade inference in Flash
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -25,13 +25,11 @@ CASCADE = "lactchain_cascade"
 COLUMNS = 32
 
 # Prompts are read in parts of about so many tokens. On a CPU activations of larger ones leave the
-# caches. A GPU is busy from a few thousand on; a 7B model in bfloat16 takes about 150 kB a token
-# (three results of the MLP, the residual stream, scores), so this many take 2.5 GB.
+# caches. On a GPU a 7B model in bfloat16 takes about 150 kB a token, so this many take 2.5 GB.
 CHUNK_TOKENS = {"cpu": 2048, "cuda": 16384}
 
-# Keys and values that trees of completions are read with, at most. All nine-move completions of a
-# 7B model are then read some 10 rows at a time on a CPU, where the weights are in the same memory,
-# and some 75 on a GPU, which leaves room for two such models on 80 GB.
+# Keys and values that trees of completions are read with, at most: some 10 rows of the nine-move
+# completions of a 7B model on a CPU, and some 75 on a GPU, which leaves room for two such models.
 CACHE_BYTES = {"cpu": 2**30, "cuda": 2**33}
 
 
@@ -84,13 +82,18 @@ def cascade_attention(
     torch.bmm(grouped.flatten(1, 3), prefix_key.mT, out=scores[..., :shared])
     own = torch.bmm(grouped.view(kv_heads * batch, -1, dim), key.flatten(0, 1).mT)
     if softcap is not None:
-        _cap(scores[..., :shared], softcap)
-        _cap(own, softcap)
+        for part in (scores[..., :shared], own):
+            part.div_(softcap).tanh_().mul_(softcap)
     mask = attention_mask.transpose(1, 2)
     torch.add(own.view(*shape, -1), mask[..., -key.shape[2] :], out=by_head[..., shared:])
     if mask.shape[-1] > key.shape[2]:
         by_head[..., :shared] += mask[..., :shared]
-    weights = _softmax(by_head, s_aux).to(value.dtype).view_as(scores)
+    weights = by_head.softmax(-1, dtype=torch.float32)
+    if s_aux is not None:
+        # A head's sink takes its part, unseen: exp(l) / (exp(l) + exp(sink)), with l = logsumexp.
+        sinks = s_aux.float().view(kv_heads, 1, 1, -1, 1)
+        weights *= (by_head.float().logsumexp(-1, keepdim=True) - sinks).sigmoid()
+    weights = weights.to(value.dtype).view_as(scores)
 
     # The weighted sum comes in two parts as well, and the second is added in place.
     output = torch.bmm(weights[..., :shared], prefix_value)
@@ -100,33 +103,7 @@ def cascade_attention(
     return output.expand(-1, new, -1, -1), None
 
 
-def _cap(scores: Tensor, softcap: float) -> None:
-    """Bends scores in place, so that they stay within ± `softcap`."""
-    scores.div_(softcap).tanh_().mul_(softcap)
-
-
-def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Weights (Hkv, B, Q, G, C) in float32; a head's sink (H,) takes its part of them, unseen."""
-    weights = scores.softmax(-1, dtype=torch.float32)
-    if sinks is not None:
-        sinks = sinks.float().view(len(scores), 1, 1, -1, 1)
-        # exp(l) / (exp(l) + exp(sink)) of what the softmax would have given, with l = logsumexp.
-        weights *= (scores.float().logsumexp(-1, keepdim=True) - sinks).sigmoid()
-    return weights
-
-
 AttentionInterface.register(CASCADE, cascade_attention)
-
-
-@contextmanager
-def use_cascade(*models: PreTrainedModel) -> Iterator[None]:
-    """Runs models in evaluation mode with cascade attention, and puts both back afterwards."""
-    with ExitStack() as stack:
-        for model in models:
-            stack.enter_context(evaluating(model))
-            stack.callback(model.set_attn_implementation, model.config._attn_implementation)
-            model.set_attn_implementation(CASCADE)
-        yield
 
 
 @torch.inference_mode()
@@ -161,9 +138,8 @@ class RowCache:
     @classmethod
     def allocate(cls, batch: int, capacity: int, prefix: Tensor) -> Self:
         """A cache with room for so many columns, of rows that share `prefix`."""
-        shape = (*prefix.shape[:3], batch, capacity, prefix.shape[-1])
-        valid = torch.zeros(batch, capacity, dtype=torch.bool, device=prefix.device)
-        return cls(prefix.new_zeros(shape), valid)
+        columns = prefix.new_zeros(*prefix.shape[:3], batch, capacity, prefix.shape[-1])
+        return cls(columns, torch.zeros(batch, capacity, dtype=torch.bool, device=prefix.device))
 
     def part(self, start: int, stop: int) -> Self:
         """Some of the rows, to write to: they share their memory with this cache."""
@@ -211,13 +187,7 @@ class RowCache:
 
 
 class CascadeTrunk:
-    """A causal language model without its output layer, fed a block at a time.
-
-    Make a new one after every weight update: it keeps the keys and values of the shared prefix.
-
-    Args:
-        model: a causal language model of the library; an adapter may stay beside its weights.
-        prefix_ids: the tokens that all prompts begin with; they are computed once.
+    """A causal language model without its output layer, fed a block at a time; see `Decoder`.
 
     Raises:
         ConfigError: the model's attention is of a kind that is not computed here.
@@ -235,6 +205,17 @@ class CascadeTrunk:
         """Size of the keys and values of one token, in all layers."""
         layers, both, kv_heads, _, dim = self._prefix.shape
         return layers * both * kv_heads * dim * self._prefix.element_size()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Has the model attend so, in evaluation mode, and puts both back afterwards."""
+        before = self.model.config._attn_implementation
+        with evaluating(self.model):
+            self.model.set_attn_implementation(CASCADE)
+            try:
+                yield
+            finally:
+                self.model.set_attn_implementation(before)
 
     def read(
         self, prompts: Sequence[Sequence[int]], opening: Sequence[int] = (), room: int = 0
@@ -303,31 +284,3 @@ class CascadeTrunk:
         visible, keys = pad(visible, (shared, 0), value=True), torch.cat([prefix, own], dim=1)
         queries = own[:, cache.length - visible.shape[1] : cache.length]
         return attention_masks(config, visible, queries, keys, dtype)
-
-
-Caches = tuple[RowCache, ...]
-"""Of several trunks that read the same texts: a policy's, and that of the values that guide it."""
-
-
-def read_all(
-    trunks: Sequence[CascadeTrunk],
-    prompts: Sequence[Sequence[int]],
-    opening: Sequence[int] = (),
-    room: int = 0,
-) -> tuple[Caches, Tensor, tuple[Tensor, ...]]:
-    """`CascadeTrunk.read` by each trunk: caches, lengths (B,), hidden states (B, D) of each."""
-    parts = [trunk.read(prompts, opening=opening, room=room) for trunk in trunks]
-    caches, lengths, hidden = zip(*parts, strict=True)
-    return caches, lengths[0], hidden
-
-
-def feed_all(
-    trunks: Sequence[CascadeTrunk], blocks: np.ndarray, lengths: Tensor, caches: Caches
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """`CascadeTrunk.feed` by each trunk: the new lengths (B,), and hidden states (B, D) of each."""
-    on_device = torch.from_numpy(blocks).to(lengths.device)
-    parts = [
-        trunk.feed(on_device, lengths, cache) for trunk, cache in zip(trunks, caches, strict=True)
-    ]
-    hidden, lengths = zip(*parts, strict=True)
-    return lengths[0], hidden

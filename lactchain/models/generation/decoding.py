@@ -1,15 +1,14 @@
-"""Batched sampling from a causal language model: free, constrained, and scored.
+"""Batched sampling from a causal language model, free and constrained, by one loop.
 
-One loop serves both kinds of sampling. A row is fed a block of tokens, the model gives the
-distribution of the next one, the row draws from its own random stream, and rows that are done
-leave the batch. Constrained rows draw from the legal tokens only and are fed, in one block, every
-token that follows without a choice ("jump-forward", SGLang, Zheng et al. 2024).
+A row is fed a block of tokens, the model gives the distribution of the next one, the row draws from
+its own random stream, and rows that are done leave the batch. Constrained rows draw from the legal
+tokens only and are fed, in one block, every token that follows without a choice ("jump-forward",
+SGLang, Zheng et al. 2024).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,11 +22,8 @@ from lactchain.models.families import finished_logits
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.generation.cascade import (
     COLUMNS,
-    Caches,
     CascadeTrunk,
-    feed_all,
-    read_all,
-    use_cascade,
+    RowCache,
 )
 from lactchain.models.generation.enumeration import (
     chain_tree,
@@ -49,15 +45,6 @@ class Completion:
     stop_reason: str
 
 
-class Guide(Protocol):
-    """A model of its own that is fed along, and what it adds to the logits of a policy."""
-
-    trunk: PreTrainedModel
-
-    def added_logits(self, hidden: Tensor, columns: Tensor | None) -> Tensor:
-        """Numbers (B, M) by its hidden states (B, D): of some tokens, or of all."""
-
-
 class Decoder:
     """Samples completions from one version of a policy.
 
@@ -65,13 +52,11 @@ class Decoder:
 
     Args:
         model: a causal language model of the library; an adapter may stay beside its weights.
-        eos_token_id: ends a completion.
         prefix_ids: the tokens that all prompts begin with; they are computed once.
         max_new_tokens: the longest completion, in tokens, of free sampling.
         temperature: divides the logits; 0 takes the most probable token, and probabilities are
             then those of the model itself (temperature 1).
         automaton: of legal completions, for constrained sampling; None samples freely.
-        guide: what is added to the logits; None: the model's own logits alone.
 
     Attributes:
         longest_completion: most tokens that a completion has.
@@ -85,16 +70,13 @@ class Decoder:
         max_new_tokens: int = 64,
         temperature: float = 1.0,
         automaton: ChainAutomaton | None = None,
-        guide: Guide | None = None,
     ) -> None:
         self.model = model
         self.eos_token_id = eos_token_id
         self.temperature = temperature
         self.automaton = automaton
-        self.guide = guide
         self.device = model.device
-        self._models = [model] if guide is None else [model, guide.trunk]
-        self._trunks = [CascadeTrunk(trunk, prefix_ids) for trunk in self._models]
+        self._trunk = CascadeTrunk(model, prefix_ids)
         # What every completion begins with; it is read together with the prompt.
         self._opening, self._start, self.longest_completion = (), 0, max_new_tokens
         self._columns: Tensor | None = None
@@ -125,8 +107,8 @@ class Decoder:
         said = [list(self._opening) for _ in prompts]
         logprobs = [[0.0] * len(self._opening) for _ in prompts]
         rows, states = np.arange(len(prompts)), np.full(len(prompts), self._start)
-        with use_cascade(*self._models):
-            caches, lengths, probabilities = self._read_distinct(prompts)
+        with self._trunk.in_use():
+            cache, lengths, probabilities = self._read_distinct(prompts)
             for step in range(self.longest_completion):
                 columns, drawn = self._draw(probabilities, uniform(seeds[rows], step))
                 blocks, states = self._advance(states, columns)
@@ -140,9 +122,10 @@ class Decoder:
                     break
                 if len(keep) <= COMPACT_BELOW * len(rows):
                     kept = self._on_device(keep)
-                    caches, lengths = tuple(c.select(kept) for c in caches), lengths[kept]
+                    cache, lengths = cache.select(kept), lengths[kept]
                     rows, states, blocks = rows[keep], states[keep], blocks[keep]
-                lengths, hidden = feed_all(self._trunks, trimmed(blocks), lengths, caches)
+                fed = self._on_device(trimmed(blocks))
+                hidden, lengths = self._trunk.feed(fed, lengths, cache)
                 probabilities = self._probabilities(hidden, states)
         return [
             Completion(tuple(ids), tuple(row), "stop" if ids[-1] == self.eos_token_id else "length")
@@ -170,7 +153,7 @@ class Decoder:
         tree = chain_tree(self.automaton)
         probabilities = weigh_completions(
             tree,
-            self._trunks,
+            self._trunk,
             prompts,
             lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes]),
             np.multiply,
@@ -196,7 +179,7 @@ class Decoder:
         tree = token_tree(completions, columns)
         return weigh_completions(
             tree,
-            self._trunks,
+            self._trunk,
             prompts,
             lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes])[:, columns].log(),
             np.add,
@@ -206,46 +189,33 @@ class Decoder:
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _read_distinct(self, prompts: Sequence[Sequence[int]]) -> tuple[Caches, Tensor, Tensor]:
+    def _read_distinct(self, prompts: Sequence[Sequence[int]]) -> tuple[RowCache, Tensor, Tensor]:
         """Reads each distinct prompt once, and branches it into the rows that share it."""
         distinct: dict[tuple[int, ...], int] = {}
         index = [distinct.setdefault(tuple(prompt), len(distinct)) for prompt in prompts]
         room = min(self.longest_completion, COLUMNS)
-        caches, lengths, hidden = read_all(self._trunks, list(distinct), self._opening, room)
-        start = np.full(len(distinct), self._start)
-        probabilities = self._probabilities(hidden, start)
+        cache, lengths, hidden = self._trunk.read(list(distinct), opening=self._opening, room=room)
+        probabilities = self._probabilities(hidden, np.full(len(distinct), self._start))
         if len(distinct) == len(prompts):
-            return caches, lengths, probabilities
+            return cache, lengths, probabilities
         chosen = torch.tensor(index, device=self.device)
-        branched = tuple(cache.select(chosen) for cache in caches)
-        return branched, lengths[chosen], probabilities[chosen]
+        return cache.select(chosen), lengths[chosen], probabilities[chosen]
 
-    def _probabilities(self, hidden: Sequence[Tensor], states: np.ndarray) -> Tensor:
-        """Probabilities (B, M) of the next token, at the decoder's temperature.
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Of all tokens, or of those that the automaton knows, (B, M), by hidden states (B, D)."""
+        check_finite(hidden)
+        logits = functional.linear(hidden, *self._head)
+        return finished_logits(self.model.config, logits).float()
 
-        Args:
-            hidden: (B, D) of the policy, and of the guide where there is one.
-            states: (B,) of the automaton.
-        """
-        if not all(h.isfinite().all() for h in hidden):
-            raise NonFiniteError(
-                "the actor computes NaN or infinities: its weights are damaged, or too large for "
-                f"{hidden[0].dtype}"
-            )
-        logits = functional.linear(hidden[0], *self._head)
-        logits = finished_logits(self.model.config, logits).float()
-        if self.guide is not None:
-            logits += self.guide.added_logits(hidden[1], self._columns)
+    def _probabilities(self, hidden: Tensor, states: np.ndarray) -> Tensor:
+        """Probabilities (B, M) of the next token in states (B,), at the decoder's temperature."""
+        logits = self._logits(hidden)
         if self.automaton is not None:
             logits.masked_fill_(self._illegal[self._on_device(states)], -torch.inf)
         return functional.softmax(logits / (self.temperature or 1.0), dim=-1)
 
     def _draw(self, probabilities: Tensor, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Inverse-distribution sampling: the first token whose cumulated probability exceeds u.
-
-        Returns:
-            the columns drawn (B,), and their log-probabilities (B,).
-        """
+        """Columns (B,) drawn where the cumulated probability exceeds u, and log-probabilities."""
         if self.temperature == 0:
             columns = probabilities.argmax(-1, keepdim=True)
         else:
@@ -259,13 +229,10 @@ class Decoder:
         return drawn[:, 0].astype(np.int64), drawn[:, 1]
 
     def _advance(self, states: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Appends the drawn tokens, and those that follow without a choice.
+        """The drawn tokens with those that follow without a choice (B, W); the states behind (B,).
 
         Rows that are done, and in the batch until the next compaction, say nothing: their block is
         all padding.
-
-        Returns:
-            the blocks (B, W) and the states behind them (B,).
         """
         done = states == ACCEPT
         if self.automaton is None:
@@ -275,3 +242,12 @@ class Decoder:
             blocks = self.automaton.blocks[states, columns]
             after = self.automaton.after[states, columns]
         return np.where(done[:, None], -1, blocks), np.where(done, ACCEPT, after)
+
+
+def check_finite(hidden: Tensor) -> None:
+    """Raises `NonFiniteError` where a model computes NaN or infinities."""
+    if not hidden.isfinite().all():
+        raise NonFiniteError(
+            "the actor computes NaN or infinities: its weights are damaged, or too large for "
+            f"{hidden.dtype}"
+        )

@@ -17,15 +17,12 @@ from torch import Tensor
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.generation.cascade import (
     CACHE_BYTES,
-    Caches,
     CascadeTrunk,
-    feed_all,
-    read_all,
-    use_cascade,
+    RowCache,
 )
 
-Score = Callable[[Sequence[Tensor], np.ndarray], Tensor]
-"""From hidden states (N, D), one for each trunk, and nodes (N,) to numbers (N, M) of the tokens."""
+Score = Callable[[Tensor, np.ndarray], Tensor]
+"""From hidden states (N, D) and nodes (N,) to numbers (N, M) of the tokens."""
 
 Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """From what a beginning weighs (K,) and the number of its next token (K,) to what both weigh."""
@@ -87,14 +84,7 @@ def chain_tree(automaton: ChainAutomaton) -> CompletionTree:
 
 
 def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> CompletionTree:
-    """The tree of a list of completions, a token at a time; none may begin another.
-
-    Args:
-        tokens: all M that occur.
-
-    Raises:
-        ValueError: a completion begins another.
-    """
+    """The tree of completions, a token of M at a time; `ValueError` if one begins another."""
     completions = [tuple(completion) for completion in completions]
     beginnings = (
         completion[:length] for completion in completions for length in range(len(completion))
@@ -136,7 +126,7 @@ class Texts:
 
 
 def rows_at_once(
-    tree: CompletionTree, trunks: Sequence[CascadeTrunk], prompts: Sequence[Sequence[int]]
+    tree: CompletionTree, trunk: CascadeTrunk, prompts: Sequence[Sequence[int]]
 ) -> int:
     """How many rows a walk reads at a time, to hold `CACHE_BYTES` of keys and values at most.
 
@@ -144,15 +134,15 @@ def rows_at_once(
     wait: at most at each level at which texts fork. One row is always read.
     """
     num_forks, width = tree.room()
-    own = max(map(len, prompts)) - len(trunks[0].prefix_ids)
-    row = (own + len(tree.opening) + width) * sum(trunk.bytes_per_column for trunk in trunks)
-    return max(1, CACHE_BYTES[trunks[0].model.device.type] // (row * (num_forks + 2)))
+    own = max(map(len, prompts)) - len(trunk.prefix_ids)
+    row = (own + len(tree.opening) + width) * trunk.bytes_per_column
+    return max(1, CACHE_BYTES[trunk.model.device.type] // (row * (num_forks + 2)))
 
 
 @torch.inference_mode()
 def weigh_completions(
     tree: CompletionTree,
-    trunks: Sequence[CascadeTrunk],
+    trunk: CascadeTrunk,
     prompts: Sequence[Sequence[int]],
     score: Score,
     combine: Combine,
@@ -161,34 +151,35 @@ def weigh_completions(
     """What each of C completions weighs behind each of B prompts, (B, C).
 
     Args:
-        trunks: the models that read the texts; all of the same prefix.
         score: the numbers of the tokens that may come next, such as their probabilities.
         combine: what a longer beginning weighs, such as the product of both.
         start: what an empty completion weighs; sums are of its type.
     """
     found = np.zeros((len(prompts), len(tree.completions)), dtype=start.dtype)
-    size = rows_at_once(tree, trunks, prompts) if prompts else 1
-    with use_cascade(*(trunk.model for trunk in trunks)):
+    size = rows_at_once(tree, trunk, prompts) if prompts else 1
+    with trunk.in_use():
         for first in range(0, len(prompts), size):
             owners = np.arange(first, min(first + size, len(prompts)))
-            caches, lengths, hidden = read_all(trunks, [prompts[i] for i in owners], tree.opening)
+            cache, lengths, hidden = trunk.read([prompts[i] for i in owners], opening=tree.opening)
             nodes = np.zeros_like(owners)
             texts = Texts(
                 owners - first, owners, nodes, nodes[:, None], np.full(len(owners), start)
             )
             # Waiting texts keep the caches of their parents in memory, so the newest goes on first.
-            waiting: list[tuple[Texts, Caches, Tensor]] = []
+            waiting: list[tuple[Texts, RowCache, Tensor]] = []
             while True:
                 texts = _longer(texts, tree, score(hidden, texts.nodes), combine, found)
                 parts = (texts.some(slice(i, i + size)) for i in range(0, len(texts.nodes), size))
-                waiting += [(part, caches, lengths) for part in parts]
+                waiting += [(part, cache, lengths) for part in parts]
                 if not waiting:
                     break
-                texts, caches, lengths = waiting.pop()
-                blocks, parents = trimmed(texts.blocks), torch.from_numpy(texts.parents)
-                parents = parents.to(lengths.device)
-                caches = tuple(cache.branch(parents, blocks.shape[1]) for cache in caches)
-                lengths, hidden = feed_all(trunks, blocks, lengths[parents], caches)
+                texts, cache, lengths = waiting.pop()
+                blocks, parents = (
+                    torch.from_numpy(array).to(lengths.device)
+                    for array in (trimmed(texts.blocks), texts.parents)
+                )
+                cache = cache.branch(parents, blocks.shape[1])
+                hidden, lengths = trunk.feed(blocks, lengths[parents], cache)
     return found
 
 
