@@ -7,7 +7,6 @@ chat template of the model's tokenizer.
 """
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -27,9 +26,6 @@ _SLOT = "LACTCHAIN-OBSERVATION-SLOT"
 # Templates that write the date take this one: the prompts of a run are the same tomorrow.
 _TODAY = datetime(2024, 7, 26)
 _DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
-
-RENDER_SECONDS = 20.0
-"""Of a chat template, which takes milliseconds."""
 
 # Observations of all kinds, to check a way of tokenising against the tokenizer's own.
 PROBES = ("x", " x", "2 3 up 1 0", "At (2, 3).", "\nline", "", " ", "[1]", '"quoted"', "é漢🙂")
@@ -245,14 +241,11 @@ def render_asked(tokenizer: PreTrainedTokenizerBase, messages: Conversation) -> 
 
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, **options: Any) -> str:
-    """A conversation as the tokenizer's chat template writes it.
-
-    A template is a program that came with the model. It runs in a sandbox, which sets its loops no
-    end, so that it has `RENDER_SECONDS`.
+    """A conversation as the tokenizer's chat template, a sandboxed program, writes it.
 
     Raises:
         TemplateError: the template refuses the conversation.
-        DataError: there is none, it fails in another way, or does not end.
+        DataError: there is none, or it fails in another way.
     """
     if tokenizer.chat_template is None:
         raise DataError(
@@ -261,26 +254,15 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, **options
         )
     template = _DATE.sub(lambda call: repr(_TODAY.strftime(call[2])), tokenizer.get_chat_template())
     options |= {"chat_template": template, "tokenize": False}
-    ended: list[str | Exception] = []
-
-    def work() -> None:
-        try:
-            ended.append(tokenizer.apply_chat_template(list(messages), **options))
-        except Exception as error:  # noqa: BLE001  - whatever the template does
-            ended.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(RENDER_SECONDS)
-    outcome = ended[0] if ended else TimeoutError(f"it takes more than {RENDER_SECONDS:.0f} s")
-    if isinstance(outcome, str):
-        return outcome
-    if isinstance(outcome, TemplateError):
-        raise outcome
-    raise DataError(
-        f"tokenizer {tokenizer.name_or_path}: its chat template fails "
-        f"({type(outcome).__name__}: {outcome}); use another model, or mend the template"
-    ) from outcome
+    try:
+        return tokenizer.apply_chat_template(list(messages), **options)
+    except TemplateError:
+        raise
+    except Exception as error:  # noqa: BLE001  - whatever the template does
+        raise DataError(
+            f"tokenizer {tokenizer.name_or_path}: its chat template fails "
+            f"({type(error).__name__}: {error}); use another model, or mend the template"
+        ) from error
 
 
 def end_of_completion(tokenizer: PreTrainedTokenizerBase) -> str | None:
@@ -333,28 +315,12 @@ def encode_completions(
         DataError: sampled ids do not read as the text beside them, so that another tokenizer's
             model must have sampled them.
     """
-    _check_readings(completions, tokenizer, name)
-    texts = list(dict.fromkeys(a.text for a in completions if a.text and not a.token_ids))
-    encoded = {"": []}
-    if texts:
-        plain = list(map(encodable, texts))
-        ids = tokenizer(plain, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        encoded |= {t: [*row, tokenizer.eos_token_id] for t, row in zip(texts, ids, strict=True)}
-    return [list(a.token_ids) or encoded[a.text] for a in completions]
-
-
-def _check_readings(
-    completions: Sequence[Action], tokenizer: PreTrainedTokenizerBase, name: Callable[[int], str]
-) -> None:
-    """The text beside sampled ids is what they were decoded to, canonical or not: so it still is.
-
-    Takes 10 to 25 microseconds for each different completion.
-    """
-    numbers: dict[tuple[tuple[int, ...], str], int] = {}
-    for number, completion in enumerate(completions):
-        if completion.token_ids:
-            numbers.setdefault((completion.token_ids, completion.text), number)
-    for (ids, text), number in numbers.items():
+    sampled: dict[tuple[tuple[int, ...], str], int] = {}
+    for number, said in enumerate(completions):
+        if said.token_ids:
+            sampled.setdefault((said.token_ids, said.text), number)
+    # The text is what the ids were decoded to, canonical or not: so it still is. Some 20 μs each.
+    for (ids, text), number in sampled.items():
         reading = tokenizer.decode(ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids)
         if reading != text:
             problem = f"its tokens read {reading!r}, its text is {text!r}"
@@ -367,6 +333,13 @@ def _check_readings(
             "one as actor.model, make the data anew with this one, or leave out the token "
             "ids, so that texts are encoded"
         )
+    texts = list(dict.fromkeys(a.text for a in completions if a.text and not a.token_ids))
+    encoded = {"": []}
+    if texts:
+        plain = list(map(encodable, texts))
+        ids = tokenizer(plain, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        encoded |= {t: [*row, tokenizer.eos_token_id] for t, row in zip(texts, ids, strict=True)}
+    return [list(a.token_ids) or encoded[a.text] for a in completions]
 
 
 def encodable(text: str) -> str:
