@@ -34,7 +34,7 @@ GRAMMAR = ChainGrammar(("go", "turn"), max_chain_length=2)
 STRATEGY = 'Answer with a list such as ["go"].'
 OBSERVATIONS = ("At (1, 2).", "At (11, 12), with your back to the goal.", "2 3 up")
 COMPLETION = 20
-"""New tokens of free decoding, several windows."""
+"""New tokens of free decoding."""
 
 LARGEST_ERROR = 1e-5
 """Nats of a token by which float32 may differ."""
@@ -92,7 +92,7 @@ class Bench:
             for i, prompt in enumerate(self.prompts)
         ]
         batch = PreferenceCollator(0)(rows)
-        logprobs, branch = completion_logprobs(self.model, batch, self.model.config, torch.float32)
+        logprobs, branch = completion_logprobs(self.model, batch, torch.float32)
         errors = []
         for number, row in enumerate(rows):
             for part, name in ((CHOSEN, "chosen_ids"), (REJECTED, "rejected_ids")):

@@ -21,7 +21,7 @@ SHAPE = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2}
-WINDOW, NO_WINDOW = {"sliding_window": 8}, {"sliding_window": None}
+WINDOW, NO_WINDOW = {"sliding_window": 512}, {"sliding_window": None}
 USED_WINDOW = {**WINDOW, "use_sliding_window": True}
 SCALAR = {"query_pre_attn_scalar": 8}
 EVERY_OTHER = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2}
@@ -100,12 +100,10 @@ FAMILIES = (
     Family("Command R7B", "cohere2", "scaled logits, window in most layers", "cohere", COHERE,
            fields=EVERY_OTHER | {"logit_scale": 0.25}),
     Family("StarCoder 2", "starcoder2", "window in every layer", fields=WINDOW),
-    Family("gpt-oss", "gpt_oss",
-           "attention sinks, window in every other layer; its channels are not opened",
-           fields=EVERY_OTHER | EXPERTS),
     Family("Bloom", "bloom", "positions as a bias of the scores"),
     Family("Llama 4 (text)", "llama4_text", "chunks", fields=EXPERTS),
     Family("Qwen 3 Next", "qwen3_next", "linear attention", fields=EXPERTS),
+    Family("gpt-oss", "gpt_oss", "attention sinks, windows of 128", fields=EVERY_OTHER | EXPERTS),
 )  # fmt: skip
 
 
@@ -116,8 +114,8 @@ def build_model(family: Family, vocab_size: int) -> PreTrainedModel:
     )
     generator = torch.Generator().manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for name, weight in model.named_parameters():
-        if weight.ndim > 1 or name.endswith("sinks"):
+    for weight in model.parameters():
+        if weight.ndim > 1:
             torch.nn.init.normal_(weight, std=weight.shape[-1] ** -0.5, generator=generator)
     model.generation_config.eos_token_id = None
     return model.eval().requires_grad_(False)

@@ -122,7 +122,7 @@ def simpo_step(model: MistralForCausalLM, options: argparse.Namespace) -> Step:
 
     def loss(once: bool) -> Tensor:
         batch = PreferenceCollator(0, once)(rows)
-        logprobs, branch = completion_logprobs(model, batch, model.config, model.dtype)
+        logprobs, branch = completion_logprobs(model, batch, model.dtype)
         return -logprobs[branch != PADDING].mean()
 
     return trained(model, loss)
@@ -156,7 +156,7 @@ def compare_with_trl(folder: str, repeats: int) -> None:
 
 def by_us(model: PreTrainedModel, rows: list[dict[str, list[int]]], once: bool) -> Tensor:
     batch = PreferenceCollator(0, once)(rows)
-    logprobs, branch = completion_logprobs(model, batch, model.config, model.dtype)
+    logprobs, branch = completion_logprobs(model, batch, model.dtype)
     chosen, rejected = (masked_mean(logprobs, branch == side, dim=1) for side in (CHOSEN, REJECTED))
     return simpo_loss(chosen, rejected, 2.0, 0.5)[0].mean()
 

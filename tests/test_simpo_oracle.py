@@ -75,9 +75,7 @@ def test_one_sequence_per_pair_gives_what_two_sequences_give(attention, tiny, ru
         {"prompt_ids": [7], "chosen_ids": [9, 10, 1], "rejected_ids": [11, 1]},
         {"prompt_ids": [7, 8, 9, 10, 11, 12], "chosen_ids": [12], "rejected_ids": [13] * 9},
     ]
-    logprobs, side = completion_logprobs(
-        model, PreferenceCollator(0)(rows), model.config, torch.float32
-    )
+    logprobs, side = completion_logprobs(model, PreferenceCollator(0)(rows), torch.float32)
     for i, row in enumerate(rows):
         for branch, name in ((CHOSEN, "chosen_ids"), (REJECTED, "rejected_ids")):
             prompt, completion = row["prompt_ids"], torch.tensor(row[name])

@@ -1,9 +1,8 @@
 """What families of language models do differently from Llama, computed here as they do.
 
 Masks of our own (a shared prefix, two completions in one sequence, a tree of texts) take the place
-of those that the library would make, so the sliding window of a layer has to be put into them; and
-logits that are computed from hidden states get what a family does behind its output layer.
-`docs/model_families.md` lists what was measured.
+of those that the library would make, and logits that are computed from hidden states get what a
+family does behind its output layer. `docs/model_families.md` lists what was measured.
 """
 
 import torch
@@ -13,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from lactchain.errors import ConfigError
 
 FAMILIES = (
-    "cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "gpt_oss", "granite", "llama", "mistral",
+    "cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral",
     "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "starcoder2",
 )  # fmt: skip
 """The `model_type` of those whose completions and log-probabilities were measured to be the same.
@@ -22,9 +21,6 @@ Another family may well compute the same, and may as well be silently wrong: of 
 causal language models that transformers 5.23 knows, some scale scores or logits by fields that are
 found nowhere else. `benchmarks/families.py` measures one, by an entry in its list.
 """
-
-WINDOWED, FULL = "sliding_attention", "full_attention"
-"""The types of their layers, as the library names them."""
 
 
 def check_family(model: PreTrainedModel) -> None:
@@ -42,43 +38,21 @@ def check_family(model: PreTrainedModel) -> None:
         )
 
 
-def shortest_window(config: PreTrainedConfig) -> int | None:
-    """Tokens that the layer that looks back least sees, itself included; None: all."""
-    return vars(config)["sliding_window"] if WINDOWED in _layer_types(config) else None
-
-
 def context_length(config: PreTrainedConfig) -> int | None:
-    """Tokens that a model reads at most; a longer text may change how it reads earlier tokens.
+    """Tokens that a model reads at most; None: its configuration does not say.
 
-    None: its configuration does not say.
-
-    Beyond their first context length, rotary embeddings of these two kinds turn all keys another
-    way, those in the cache and those of shorter rows in the batch among them.
+    A longer text may change how earlier tokens are read: beyond their first context length, rotary
+    embeddings of two kinds turn all keys another way, those in the cache and those of shorter rows
+    in the batch among them. And where layers look back over a window alone, no text is longer than
+    that, so that they see all of it.
     """
-    most = getattr(config, "max_position_embeddings", None)
-    rope = vars(config).get("rope_parameters") or {}
-    if rope.get("rope_type") not in ("longrope", "dynamic"):
-        return most
-    return rope.get("original_max_position_embeddings", most)
-
-
-def attention_masks(
-    config: PreTrainedConfig, visible: Tensor, queries: Tensor, keys: Tensor, dtype: torch.dtype
-) -> Tensor | dict[str, Tensor]:
-    """Additive masks (B, 1, Q, K), as the model takes them: one, or one for each type of layer.
-
-    Args:
-        visible: (B, Q, K), whom a token may see in a text without end.
-        queries, keys: (B, Q) and (B, K), places of the tokens in their texts; windows are measured
-            in these, and not in columns.
-    """
-    window, full = shortest_window(config), additive_mask(visible, dtype)
-    if window is None or window >= visible.shape[-1]:
-        return full
-    near = queries[:, :, None] - keys[:, None] < window
-    masks = {FULL: full, WINDOWED: additive_mask(visible & near, dtype)}
-    kinds = set(_layer_types(config))
-    return masks if len(kinds) > 1 else masks[kinds.pop()]
+    settings = vars(config)
+    most, rope = settings.get("max_position_embeddings"), settings.get("rope_parameters") or {}
+    if rope.get("rope_type") in ("longrope", "dynamic"):
+        most = rope.get("original_max_position_embeddings", most)
+    if "sliding_attention" in (settings.get("layer_types") or ["sliding_attention"]):
+        most = min(filter(None, (most, settings.get("sliding_window"))), default=None)
+    return most
 
 
 def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
@@ -97,10 +71,3 @@ def finished_logits(config: PreTrainedConfig, logits: Tensor) -> Tensor:
     if cap := settings.get("final_logit_softcapping"):
         logits = cap * torch.tanh(logits / cap)
     return logits
-
-
-def _layer_types(config: PreTrainedConfig) -> list[str]:
-    """The type of each layer; configurations without such a list have layers that are all alike."""
-    settings = vars(config)
-    alike = FULL if settings.get("sliding_window") is None else WINDOWED
-    return settings.get("layer_types") or [alike]

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from lactchain.models.families import FAMILIES, additive_mask, shortest_window
+from lactchain.models.families import FAMILIES, additive_mask
 
 READ_ONCE = "lactchain_read_once"
 
@@ -72,14 +72,10 @@ AttentionMaskInterface.register(READ_ONCE, sdpa_mask)
 def can_read_once(model: PreTrainedModel) -> bool:
     """Whether a model reads what the rows of a batch share once; if it can, it does so from now on.
 
-    Other kinds of attention than sdpa, and layers that look back over a window alone, cannot.
+    Other kinds of attention than sdpa cannot.
     """
     config = model.config
-    able = (
-        config.model_type in FAMILIES
-        and config._attn_implementation in ("sdpa", READ_ONCE)
-        and shortest_window(config) is None
-    )
+    able = config.model_type in FAMILIES and config._attn_implementation in ("sdpa", READ_ONCE)
     if able:
         model.set_attn_implementation(READ_ONCE)
     return able

@@ -12,19 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from lactchain.config.settings import SimPOConfig
 from lactchain.data.sources import pair_of
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
-from lactchain.models.families import attention_masks, check_family
+from lactchain.models.families import additive_mask, check_family
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.runtime import evaluating
 from lactchain.models.shared_prefix import READ_ONCE, can_read_once, one_sequence, shared_length
@@ -218,7 +213,7 @@ class SimPOTrainer(UpdateMeanTrainer):
         batch = self._prepare_inputs(self.data_collator(rows))
         model = self.model
         with evaluating(model), self.compute_loss_context_manager():
-            logprobs, branch = completion_logprobs(model, batch, model.config, model.dtype)
+            logprobs, branch = completion_logprobs(model, batch, model.dtype)
         sums = [
             logprobs.double().masked_fill(branch != side, 0).sum(dim=1)
             for side in (CHOSEN, REJECTED)
@@ -234,8 +229,7 @@ class SimPOTrainer(UpdateMeanTrainer):
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of B pairs, or their share of an update's, from one forward pass."""
-        config, dtype = self.model.config, self.model.dtype
-        logprobs, branch = completion_logprobs(model, inputs, config, dtype)
+        logprobs, branch = completion_logprobs(model, inputs, self.model.dtype)
         chosen, rejected = branch == CHOSEN, branch == REJECTED
         chosen_logps = masked_mean(logprobs, chosen, dim=1)
         rejected_logps = masked_mean(logprobs, rejected, dim=1)
@@ -273,14 +267,14 @@ class SimPOTrainer(UpdateMeanTrainer):
 
 
 def completion_logprobs(
-    model: nn.Module, batch: Mapping[str, Tensor], config: PreTrainedConfig, dtype: torch.dtype
+    model: nn.Module, batch: Mapping[str, Tensor], dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of both completions' tokens, from one pass over what the collator made.
 
     The vocabulary is projected only from the batch's first completion on, not on the prompts.
 
     Args:
-        config, dtype: of the model and its weights, for the attention mask.
+        dtype: of the model's weights, for the attention mask.
 
     Returns:
         Log-probabilities (B, L') in float32, and which completion each belongs to: CHOSEN,
@@ -293,9 +287,8 @@ def completion_logprobs(
     if "prefix_ids" in batch:
         texts = one_sequence(batch["prefix_ids"], ids, positions, visible, columns, dtype)
     else:
-        mask = attention_masks(config, visible, positions, positions, dtype)
-        texts = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}
-        texts["logits_to_keep"] = columns
+        texts = {"input_ids": ids, "position_ids": positions, "logits_to_keep": columns}
+        texts["attention_mask"] = additive_mask(visible, dtype)
     logits = model(**texts).logits.view(len(ids), len(columns), -1)
     return token_logprobs(logits, ids[:, start:]), said[:, start:]
 

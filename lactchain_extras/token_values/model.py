@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.config.settings import ActorConfig, PlayerConfig
 from lactchain.errors import DataError, NonFiniteError
 from lactchain.models.adapters import base_folder
-from lactchain.models.families import attention_masks, check_family
+from lactchain.models.families import additive_mask, check_family
 from lactchain.models.headed import HeadedModel, at_stored_precision, in_float32, is_adapted
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating, put
@@ -223,10 +223,7 @@ class ValueModel(HeadedModel):
         self, input_ids: Tensor, position_ids: Tensor, subtree_ends: Tensor
     ) -> Tensor:
         """The trunk's last hidden states (R · L, D) of the tokens of trees (R, L)."""
-        config, dtype = self.trunk.config, self.trunk.dtype
-        mask = attention_masks(
-            config, seen_in_tree(subtree_ends), position_ids, position_ids, dtype
-        )
+        mask = additive_mask(seen_in_tree(subtree_ends), self.trunk.dtype)
         states = self.base.get_decoder()(
             input_ids=input_ids, position_ids=position_ids, attention_mask=mask, use_cache=False
         ).last_hidden_state

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
-from lactchain.models.families import additive_mask, attention_masks, check_family, shortest_window
+from lactchain.models.families import additive_mask, check_family
 from lactchain.models.runtime import evaluating
 
 CASCADE = "lactchain_cascade"
@@ -42,7 +42,6 @@ def cascade_attention(
     scaling: float,
     prefix: Tensor,
     softcap: float | None = None,
-    s_aux: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
     """Attends to the shared prefix and to the row's own columns under one softmax.
@@ -55,11 +54,10 @@ def cascade_attention(
         query: (B, H, Q, D), the new tokens of each row.
         key: (Hkv, B, C, D), the row's own columns, the new ones included.
         value: like `key`.
-        attention_mask: additive (B, 1, Q, C), over the row's own columns, or (B, 1, Q, P + C).
+        attention_mask: additive (B, 1, Q, C), over the row's own columns.
         scaling: the factor on the scores.
         prefix: (layers, 2, Hkv, P, D), keys and values that all rows share; P may be 0.
         softcap: bound that scores approach (Gemma 2).
-        s_aux: (H,) score of a column without a value, the attention sink (gpt-oss).
 
     Returns:
         (B, Q, H, D), and no weights.
@@ -85,15 +83,8 @@ def cascade_attention(
         for part in (scores[..., :shared], own):
             part.div_(softcap).tanh_().mul_(softcap)
     mask = attention_mask.transpose(1, 2)
-    torch.add(own.view(*shape, -1), mask[..., -key.shape[2] :], out=by_head[..., shared:])
-    if mask.shape[-1] > key.shape[2]:
-        by_head[..., :shared] += mask[..., :shared]
-    weights = by_head.softmax(-1, dtype=torch.float32)
-    if s_aux is not None:
-        # A head's sink takes its part, unseen: exp(l) / (exp(l) + exp(sink)), with l = logsumexp.
-        sinks = s_aux.float().view(kv_heads, 1, 1, -1, 1)
-        weights *= (by_head.float().logsumexp(-1, keepdim=True) - sinks).sigmoid()
-    weights = weights.to(value.dtype).view_as(scores)
+    torch.add(own.view(*shape, -1), mask, out=by_head[..., shared:])
+    weights = by_head.softmax(-1, dtype=torch.float32).to(value.dtype).view_as(scores)
 
     # The weighted sum comes in two parts as well, and the second is added in place.
     output = torch.bmm(weights[..., :shared], prefix_value)
@@ -262,25 +253,9 @@ class CascadeTrunk:
         hidden = self._backbone(
             input_ids=blocks.clamp_min(0),
             position_ids=(lengths[:, None] + offsets).clamp_min(0),
-            attention_mask=self._masks(cache.append(valid), cache),
+            attention_mask=additive_mask(cache.append(valid), cache.columns.dtype),
             past_key_values=cache,
             use_cache=True,
             prefix=self._prefix,
         ).last_hidden_state
         return hidden[:, -1], lengths + valid.sum(dim=1)
-
-    def _masks(self, visible: Tensor, cache: RowCache) -> Tensor | dict[str, Tensor]:
-        """Masks of the block opened last: over the rows' own columns, or over the prefix as well.
-
-        The prefix is masked only where there are so many tokens that a window leaves some out.
-        """
-        config, dtype = self.model.config, cache.columns.dtype
-        window, shared = shortest_window(config), len(self.prefix_ids)
-        if window is None or window >= shared + visible.shape[-1]:
-            return additive_mask(visible, dtype)
-        # A column's place in its text: padding does not count, and the prefix stands before all.
-        own = shared - 1 + cache.valid.cumsum(dim=1)
-        prefix = torch.arange(shared, device=own.device).expand(len(own), -1)
-        visible, keys = pad(visible, (shared, 0), value=True), torch.cat([prefix, own], dim=1)
-        queries = own[:, cache.length - visible.shape[1] : cache.length]
-        return attention_masks(config, visible, queries, keys, dtype)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from lactchain.errors import NonFiniteError
 from lactchain.functional.random_streams import uniform
-from lactchain.models.families import finished_logits
+from lactchain.models.families import context_length, finished_logits
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.generation.cascade import (
     COLUMNS,
@@ -98,11 +98,14 @@ class Decoder:
             seeds: B row seeds, each below 2**64.
 
         Raises:
-            ValueError: a prompt does not begin with the prefix, or ends with it.
+            ValueError: a prompt does not begin with the prefix, ends with it, or is too long.
             NonFiniteError: the model computes NaN or infinities.
         """
         if not prompts:
             return []
+        most, needed = context_length(self.model.config), max(map(len, prompts))
+        if most is not None and needed + self.longest_completion > most:
+            raise ValueError(f"prompts: expected room in the {most} tokens that the model reads")
         seeds = np.array(seeds, dtype=np.uint64)
         said = [list(self._opening) for _ in prompts]
         logprobs = [[0.0] * len(self._opening) for _ in prompts]
