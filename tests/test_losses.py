@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lactchain.functional import policy_losses, returns, tokens, value_losses
+from lactchain.functional import policy_losses, tokens, value_losses
 from lactchain.types import Action, Trajectory
 
 
@@ -76,7 +76,7 @@ def test_returns_are_a_sum_over_all_actions_that_follow(terminated):
 
 
 def advantages(r, d, values):
-    return returns.generalized_advantages(r, d, values[:-1], values[1:], 0.7)
+    return policy_losses.generalized_advantages(r, d, values[:-1], values[1:], 0.7)
 
 
 def test_generalized_advantages_are_lambda_returns_minus_values_within_an_episode():
@@ -94,4 +94,4 @@ def test_shapes_that_would_broadcast_and_a_senseless_lambda_are_refused():
     with pytest.raises(ValueError, match="discount_t"):
         advantages(torch.ones(3, 1), torch.ones(3), torch.ones(4, 1))
     with pytest.raises(ValueError, match="lambda_"):
-        returns.generalized_advantages(*[tensor(1)] * 4, 1.5)
+        policy_losses.generalized_advantages(*[tensor(1)] * 4, 1.5)

@@ -1,4 +1,4 @@
-"""Losses and divergences of policies, one number per row; the caller takes the (weighted) mean.
+"""Losses, divergences and advantages of policies; the caller takes the (weighted) mean of losses.
 
 Both divergences are zero or more in every sample, and have less variance than the plain mean of
 log-ratios. Source: Schulman 2020, "Approximating KL divergence", k3.
@@ -75,3 +75,39 @@ def kl_to_sampler(log_ratios: Tensor) -> Tensor:
         log_ratios: (B,) r = log q(x) − log p(x) of x ~ p.
     """
     return log_ratios.exp() * log_ratios - log_ratios.expm1()
+
+
+def generalized_advantages(
+    r_t: Tensor,
+    discount_t: Tensor,
+    v_tm1: Tensor,
+    v_t: Tensor,
+    lambda_: float | Tensor,
+    truncated_t: Tensor | None = None,
+) -> Tensor:
+    """Generalised advantage estimates (GAE), (T, …), time being the first axis.
+
+    A_{t-1} = δ_t + γλ(1 − terminated)(1 − truncated) A_t, δ_t = r_t + discount_t v_t − v_{t-1}.
+    Source: Schulman et al. 2016, "High-dimensional continuous control using generalized advantage
+    estimation", equation 16. λ is a number, or a tensor that broadcasts against `r_t`.
+
+    `_tm1` is at the source of a transition, `_t` at its destination: `discount_t` is
+    γ(1 − terminated) and multiplies `v_t`, the value of the observation before any reset. So
+    truncation does not touch the discount; it cuts the recursion.
+    """
+    values = torch.as_tensor(lambda_)
+    if not ((values >= 0.0) & (values <= 1.0)).all():
+        raise ValueError(f"lambda_: expected a number in [0, 1], got {lambda_}")
+    lambda_t = torch.zeros_like(r_t) + lambda_
+    if truncated_t is not None:
+        lambda_t = lambda_ * (1.0 - truncated_t.to(r_t.dtype))
+    check_equal_shapes(r_t=r_t, discount_t=discount_t, v_tm1=v_tm1, v_t=v_t, truncated_t=lambda_t)
+    if not r_t.ndim or not r_t.numel():
+        raise ValueError(f"r_t: expected a shape (T, ...) with T >= 1, got {tuple(r_t.shape)}")
+    delta_t = r_t + discount_t * v_t - v_tm1
+    running = torch.zeros_like(r_t[0])
+    advantages_tm1 = torch.empty_like(r_t)
+    for t in reversed(range(len(r_t))):
+        running = delta_t[t] + discount_t[t] * lambda_t[t] * running
+        advantages_tm1[t] = running
+    return advantages_tm1

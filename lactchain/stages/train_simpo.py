@@ -78,7 +78,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     from lactchain.models.prompting import PromptTemplate
     from lactchain.trainers.base import save_result, train, training_arguments
     from lactchain.trainers.simpo import SimPOTrainer, preference_rows, warn_if_collapsed
-    from lactchain.trainers.trust_region import TrustRegion, sampled_rows
+    from lactchain.trainers.trust_region import TrustRegion
 
     if config.pairs is None:
         pairs, summary = make_preferences.pairs_into(config, run)
@@ -101,8 +101,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
         config.loss,
         run=run,
     )
-    sampled = sampled_rows(pairs, template, tokenizer)
-    region = TrustRegion(trainer, sampled, config.loss.target_kl)
+    region = TrustRegion(trainer, pairs, template, config.loss.target_kl)
     trainer.add_callback(region)
     train(trainer)
     warn_if_collapsed(run)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from transformers import TrainerCallback
 
 from lactchain.errors import DataError
 from lactchain.functional.policy_losses import kl_from_sampler, kl_to_sampler
@@ -22,7 +22,7 @@ from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.types import Action, PreferencePair
 
 if TYPE_CHECKING:
-    from lactchain.trainers.simpo import PreferenceRow, SimPOTrainer
+    from lactchain.trainers.simpo import SimPOTrainer
 
 NUM_SAMPLES = 32
 """Completions by which the distance is measured, at most."""
@@ -35,30 +35,6 @@ MOST_CUTS = 3
 
 log = logging.getLogger(__name__)
 
-Sampled = tuple[list["PreferenceRow"], list[float]]
-"""Rows of `preference_rows` whose chosen completion is a sample of the policy, and the
-log-probabilities of these samples when they were drawn."""
-
-
-def sampled_rows(
-    pairs: Sequence[PreferencePair], template: PromptTemplate, tokenizer: PreTrainedTokenizerBase
-) -> Sampled:
-    """What the policy itself said to the first of the prompts, one sample each.
-
-    Nothing is known of that in pairs of others.
-    """
-    known = [pair for pair in pairs if pair.sampled_logprobs][:NUM_SAMPLES]
-    actions = [Action(pair.sampled, pair.sampled_token_ids) for pair in known]
-    rows = [
-        {"prompt_ids": prompt, "chosen_ids": said, "rejected_ids": [tokenizer.eos_token_id]}
-        for prompt, said in zip(
-            template.encode_batch([pair.prompt for pair in known]),
-            encode_completions(actions, tokenizer, "pairs: row {}, sampled completion".format),
-            strict=True,
-        )
-    ]
-    return rows, [sum(pair.sampled_logprobs) for pair in known]
-
 
 class TrustRegion(TrainerCallback):
     """Keeps a training within its bound: KL(sampling‖new) ≤ `limit` nats a completion.
@@ -69,22 +45,38 @@ class TrustRegion(TrainerCallback):
     the rate, and ends at the third time.
 
     Args:
+        pairs: of which the first are taken that hold what the policy itself said to the prompt.
         limit: None: there is no bound, and nothing is measured on the way.
 
     Raises:
         DataError: there is a bound, and nothing to measure the distance by.
     """
 
-    def __init__(self, trainer: "SimPOTrainer", sampled: Sampled, limit: float | None) -> None:
-        rows, logprobs = sampled
-        if limit is not None and not rows:
+    def __init__(
+        self,
+        trainer: "SimPOTrainer",
+        pairs: Sequence[PreferencePair],
+        template: PromptTemplate,
+        limit: float | None,
+    ) -> None:
+        known = [pair for pair in pairs if pair.sampled_logprobs][:NUM_SAMPLES]
+        if limit is not None and not known:
             raise DataError(
                 "pairs: expected the log-probabilities under which the policy sampled, which"
                 " loss.target_kl is measured by, found none; make the pairs anew by"
                 " make_preferences, or set loss.target_kl to null"
             )
-        self._trainer, self._rows, self._limit = trainer, rows, limit
-        self._logprobs = torch.tensor(logprobs)
+        tokenizer = trainer.processing_class
+        prompts = template.encode_batch([pair.prompt for pair in known])
+        actions = [Action(pair.sampled, pair.sampled_token_ids) for pair in known]
+        name = "pairs: row {}, sampled completion".format
+        said = encode_completions(actions, tokenizer, name)
+        self._rows = [
+            {"prompt_ids": prompt, "chosen_ids": ids, "rejected_ids": [tokenizer.eos_token_id]}
+            for prompt, ids in zip(prompts, said, strict=True)
+        ]
+        self._logprobs = torch.tensor([sum(pair.sampled_logprobs) for pair in known])
+        self._trainer, self._limit = trainer, limit
         self._trained = [p for p in trainer.model.parameters() if p.requires_grad]
         self._before: list[Tensor] = []
 
