@@ -212,11 +212,7 @@ def policy_file(config: ActorConfig, grammar: ChainGrammar) -> dict[str, str]:
 
 
 def read_policy(directory: Path) -> tuple[GuidedActorConfig, ChainGrammar]:
-    """How the actor in a folder is asked, and what it may answer.
-
-    Raises:
-        DataError: the folder does not say so.
-    """
+    """How the actor in a folder is asked, and what it may answer; `DataError` if it is not said."""
     file = directory / POLICY_FILE
     verify_file_if_listed(file)
     stored = read_json(

@@ -53,8 +53,8 @@ AMPLIFICATION = 1000.0
 def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftModel:
     """A new adapter on `model`, to be trained; it changes nothing yet.
 
-    The head of a sequence classifier is trained whole and saved with the adapter. Draws from
-    torch's global random state: seed before.
+    The head of a classifier is trained whole and saved with it. Draws from torch's global random
+    state: seed before.
     """
     settings = LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, target_modules=lora.target_modules, task_type=task
@@ -86,11 +86,7 @@ def write_adapter_record(directory: str | Path, base: str | Path) -> None:
 
 
 def read_adapter_record(directory: Path) -> dict[str, Any]:
-    """What the adapter in a folder belongs to, by the names of `RECORDED`.
-
-    Raises:
-        DataError: nothing says so, or the file is damaged.
-    """
+    """What the adapter in a folder belongs to, by `RECORDED`; `DataError` if that is not said."""
     file = directory / ADAPTER_RECORD
     verify_file_if_listed(file)
     stored = read_json(file, "expected a LoRA adapter that was saved here")

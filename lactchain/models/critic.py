@@ -138,11 +138,7 @@ class EmbeddingCritic(HeadedModel):
 
     @classmethod
     def read_meaning(cls, directory: Path) -> dict[str, Any]:
-        """What `save` wrote about the values in a folder.
-
-        Raises:
-            DataError: it is no folder of a critic, or damaged.
-        """
+        """What `save` wrote about the values in a folder; `DataError` if it is none, or damaged."""
         file = directory / cls.config_file
         names = [field.name for field in fields(Stored)]
         how = "expected a folder that a critic saved"
@@ -284,7 +280,7 @@ class EmbeddingCritic(HeadedModel):
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of B texts, at most `max_length` each; what is too long loses its beginning.
 
-        The text of a special token is encoded as the plain characters that it is.
+        The text of a special token is encoded as plain characters.
         """
         if not texts:
             return []
@@ -303,13 +299,7 @@ class EmbeddingCritic(HeadedModel):
 
 
 def check_critic(config: CriticConfig) -> None:
-    """Raises what would be found wrong with a new critic, before hours are spent on its data.
-
-    A trained one has passed.
-
-    Raises:
-        DataError, ConfigError: as `check_encoder` and `resolve_pooling`.
-    """
+    """Raises what is wrong with a new critic before hours are spent on its data."""
     if config.checkpoint is None:
         check_encoder(config)
         if config.pooling is None:

@@ -24,11 +24,7 @@ found nowhere else. `benchmarks/families.py` measures one, by an entry in its li
 
 
 def check_family(model: PreTrainedModel) -> None:
-    """Refuses a model that is not known to compute the same with masks and a cache of our own.
-
-    Raises:
-        ConfigError: naming the model and its family.
-    """
+    """`ConfigError` for a model not known to compute the same with masks and cache of our own."""
     config = model.config
     if config.model_type not in FAMILIES:
         raise ConfigError(

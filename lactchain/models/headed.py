@@ -150,13 +150,10 @@ def stored_dtype(stored: Mapping[str, Any]) -> str:
 
 
 def at_stored_precision(config: Config, stored: Mapping[str, Any]) -> Config:
-    """`config`, to load weights at the precision that they were trained at.
+    """`config`, to load weights at the `HeadedModel.precision` that they were trained at.
 
     Quantisation is always what it was. A dtype that is given, not `auto`, is taken: the same
     weights in float32 have the same values but for rounding.
-
-    Args:
-        stored: holds what `HeadedModel.precision` gave.
     """
     dtype = stored_dtype(stored)
     return replace(config, dtype=dtype) if config.dtype == "auto" or "bit" in dtype else config

@@ -79,11 +79,7 @@ def load_encoder(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The embedding model of `config` with a head of one value in float32, and its tokenizer.
 
-    Args:
-        new_head: the head starts at zero. Otherwise the folder must hold a trained one.
-
-    Raises:
-        DataError, ConfigError: as `load_actor`.
+    A `new_head` starts at zero. Otherwise the folder must hold a trained one.
     """
     path, shape, tokenizer = check_encoder(config)
     how = {"new_head": new_head, "all_trained": all_trained, "num_labels": 1}
@@ -131,11 +127,7 @@ def load_base(
     all_trained: bool = False,
     **kwargs: Any,
 ) -> PreTrainedModel:
-    """A model from the folder `path`, every weight accounted for but those of a new head.
-
-    Args:
-        all_trained: without an adapter, all weights will be.
-    """
+    """A model from the folder `path`, every weight accounted for but those of a new head."""
     key = "critic" if isinstance(config, CriticConfig) else "actor"
     num_bytes = sum(file.stat().st_size for file in check_weights(path))
     if num_bytes < SMALL_MODEL_BYTES:
@@ -218,9 +210,7 @@ def readable(
 def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreTrainedTokenizerBase:
     """The tokenizer of a model's folder, with a padding token.
 
-    Args:
-        chat: a chat template is needed; the end of a sequence is then what it ends completions
-            with.
+    With `chat`, the end of a sequence is that by which the chat template ends completions.
     """
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         read_model_json(path / name)

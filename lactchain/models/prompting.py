@@ -101,8 +101,7 @@ class PromptTemplate:
     ) -> None:
         """Raises `DataError` if texts of others come with the chat template around them already.
 
-        Its special tokens would be read as the plain characters that they are in a text, and a
-        second template be put around it. Completions that were sampled here are left out.
+        A second one would be put around them. Completions that were sampled here are left out.
         """
         specials = _special_texts(self._tokenizer)
         opening = next((s for s in specials if self._before.lstrip().startswith(s)), None)

@@ -99,8 +99,7 @@ def is_sharded(model: nn.Module) -> bool:
 def whole_state(model: nn.Module, only_trained: bool) -> dict[str, Tensor] | None:
     """The state of a sharded model on the CPU of the first process, empty elsewhere; else None.
 
-    Args:
-        only_trained: leave frozen weights out, which are most of a model with an adapter.
+    With `only_trained` frozen weights are left out, which are most of a model with an adapter.
     """
     if not is_sharded(model):
         return None

@@ -50,7 +50,10 @@ def shared_attention(
         _split(tensor, seen - steps, num_rows) for tensor in (query, key, value)
     )
     shared, _ = sdpa_attention_forward(module, before, keys, values, None, **kwargs)
-    keys, values = _behind(keys, own_keys), _behind(values, own_values)
+    keys, values = (
+        torch.cat([common.expand(num_rows, -1, -1, -1), own], dim=2)
+        for common, own in ((keys, own_keys), (values, own_values))
+    )
     own, _ = sdpa_attention_forward(module, asked, keys, values, attention_mask, **kwargs)
     return torch.cat([shared, own.flatten(0, 1)[None]], dim=1), None
 
@@ -59,10 +62,6 @@ def _split(tensor: Tensor, shared: int, num_rows: int) -> tuple[Tensor, Tensor]:
     """The shared part (1, H, P, D) and the rows (B, H, T, D) of (1, H, P + B · T, D)."""
     rows = tensor[0, :, shared:].unflatten(1, (num_rows, -1))
     return tensor[:, :, :shared], rows.transpose(0, 1)
-
-
-def _behind(shared: Tensor, own: Tensor) -> Tensor:
-    return torch.cat([shared.expand(len(own), -1, -1, -1), own], dim=2)
 
 
 AttentionInterface.register(READ_ONCE, shared_attention)

@@ -113,8 +113,7 @@ def build_tiny_actor(
     """Writes an untrained actor and its tokenizer to the folder `path`.
 
     Args:
-        corpus: texts of the environments, observations and completions, that the tokenizer learns
-            from.
+        corpus: observations and completions, that the tokenizer learns from.
         seed: of the weights; the global random state is left as it was.
     """
     config = config or TinyModelConfig()
@@ -128,11 +127,9 @@ def build_tiny_actor(
 
 
 def build_tiny_encoder(path: str | Path, actor: str | Path) -> None:
-    """Writes an encoder that starts from the trunk of the tiny actor in the folder `actor`.
+    """Writes an encoder, a bare `MistralModel`, that starts from the trunk of a tiny actor.
 
     SFR-Embedding-Mistral is a fine-tuned Mistral-7B in the same way: same shape, same tokenizer.
-    The folder holds a bare `MistralModel`, which `AutoModelForSequenceClassification` loads with a
-    new head.
     """
     tokenizer = PreTrainedTokenizerFast.from_pretrained(actor)
     tokenizer.padding_side = "right"

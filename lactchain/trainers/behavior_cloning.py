@@ -89,11 +89,7 @@ def cloning_rows(
 class CompletionCollator:
     """Rows → a batch padded on the left, so that logits are wanted of the last columns alone.
 
-    Args:
-        share: the model `can_read_once`.
-
-    Raises:
-        ValueError: it pads on the right.
+    With `share`, the model `can_read_once`.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, share: bool = False) -> None:
@@ -103,13 +99,11 @@ class CompletionCollator:
         self._share = share
 
     def __call__(self, rows: Sequence[CloningRow]) -> dict[str, Tensor]:
-        """The batch of these rows.
+        """`input_ids`, `attention_mask`, `position_ids` (B, L), `labels` (B, K), and more.
 
-        Returns:
-            `input_ids`, `attention_mask`, `position_ids` (B, L); `logits_to_keep` (K,), the last
-            columns, one more than the longest completion has tokens; `labels` (B, K). What all
-            prompts begin with is `prefix_ids` (P,) where that is worth it, and is left out of the
-            others.
+        `logits_to_keep` (K,) are the last columns, one more than the longest completion has tokens.
+        What all prompts begin with is `prefix_ids` (P,) where that is worth it, and is left out of
+        the others.
         """
         shared = self._shared_length(rows) if self._share else 0
         batch = self._pad([{name: ids[shared:] for name, ids in row.items()} for row in rows])
@@ -150,10 +144,7 @@ def as_one_sequence(batch: dict[str, Tensor], dtype: torch.dtype) -> dict[str, T
 
 
 class BehaviorCloningTrainer(GuardedTrainer):
-    """Minimises the mean negative log-likelihood of the completions' tokens.
-
-    Rows are those of `cloning_rows` or `decision_rows`.
-    """
+    """Minimises the mean negative log-likelihood of the completions' tokens, by the library."""
 
     def __init__(
         self,
@@ -175,7 +166,7 @@ class BehaviorCloningTrainer(GuardedTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any
     ) -> Any:
-        """The library's loss of the model."""
+        """Rows behind a shared beginning as one sequence; else as the library has it."""
         if "prefix_ids" in inputs:
             inputs = as_one_sequence(inputs, self.model.dtype)
         return super().compute_loss(model, inputs, *args, **kwargs)

@@ -120,10 +120,7 @@ class EpisodeTable:
         }
 
     def error_sums(self, values: Tensor) -> np.ndarray:
-        """Sums in each of E episodes, (E, 4), of which the same scores are made.
-
-        See `lactchain.data.intervals`.
-        """
+        """Sums in each of E episodes, (E, 4), of which the same scores are made: `intervals`."""
         returns, predicted = self.targets(values), values.double()[self.row_inputs]
         sums = torch.zeros(*self._is_row.shape, 4, dtype=torch.float64)
         sums[self._is_row] = torch.from_numpy(error_sums(predicted.numpy(), returns.numpy()))
@@ -131,11 +128,7 @@ class EpisodeTable:
 
 
 def return_scale(trajectories: Sequence[Trajectory], gamma: float, discount_per: str) -> float:
-    """Root mean square of the returns, for `EmbeddingCritic.value_scale`; 1 if all are 0.
-
-    Raises:
-        DataError: no episode has a decision.
-    """
+    """Root mean square of the returns, for `EmbeddingCritic.value_scale`; 1 if all are 0."""
     returns = np.concatenate([t.decisions().returns(gamma, discount_per) for t in trajectories])
     if not len(returns):
         raise DataError(
@@ -313,10 +306,7 @@ class CriticTrainer(HeadedTrainer):
         return metrics
 
     def ceiling(self) -> tuple[float, Interval]:
-        """R2 of returns that no critic of these texts exceeds, over all episodes; its interval.
-
-        See `explained_share`.
-        """
+        """R2 of all returns that no critic of these texts exceeds (`explained_share`), interval."""
         texts: dict[tuple[int, ...], int] = {}
         returns, groups, units, num_episodes = [], [], [], 0
         for table in (self.table, self.eval_dataset):

@@ -192,11 +192,7 @@ class GuardedTrainer(WindowedTrainer, transformers.Trainer, TrainerCallback):
             control.should_evaluate = False
 
     def stop_if_asked(self) -> None:
-        """Called between the batches of an evaluation; all processes agree.
-
-        Raises:
-            Interrupted: a signal came. The evaluation is lost, and nothing else.
-        """
+        """Raises `Interrupted` in an evaluation, on all processes; nothing else is lost."""
         if distributed.any_of(stop_requested() > 0):
             raise self.interruption(f"in an evaluation after step {self.state.global_step}")
 

@@ -65,10 +65,9 @@ class WindowedTrainer:
 
 
 def metric_key(name: str) -> str:
-    """Our spelling of the name that transformers gives a metric.
+    """Our spelling of the name that transformers gives a metric; what has a slash stays.
 
-    `eval_loss` → `eval/loss`, `loss` → `train/loss`, `train_runtime` → `time/train_runtime`; what
-    has a slash stays.
+    `eval_loss` → `eval/loss`, `loss` → `train/loss`, `train_runtime` → `time/train_runtime`.
     """
     if name.startswith("eval_"):
         return f"eval/{name.removeprefix('eval_')}"

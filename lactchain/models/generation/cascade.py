@@ -150,11 +150,7 @@ class RowCache:
         return RowCache(columns, pad(self.valid[rows, : self.length], (0, room)), self.length)
 
     def append(self, valid: Tensor) -> Tensor:
-        """Opens columns for a block of tokens; returns which columns they see, (B, Q, C).
-
-        Args:
-            valid: (B, Q), False where the block is padding.
-        """
+        """Opens columns for a block, `valid` (B, Q) but for padding; which they see, (B, Q, C)."""
         start, self.length = self.length, self.length + valid.shape[1]
         missing = self.length - self.valid.shape[1]
         if missing > 0:
@@ -178,11 +174,7 @@ class RowCache:
 
 
 class CascadeTrunk:
-    """A causal language model without its output layer, fed a block at a time; see `Decoder`.
-
-    Raises:
-        ConfigError: the model's attention is of a kind that is not computed here.
-    """
+    """A causal language model without its output layer, fed a block at a time; see `Decoder`."""
 
     def __init__(self, model: PreTrainedModel, prefix_ids: Sequence[int]) -> None:
         check_family(model)
@@ -244,8 +236,7 @@ class CascadeTrunk:
     def feed(self, blocks: Tensor, lengths: Tensor, cache: RowCache) -> tuple[Tensor, Tensor]:
         """Feeds each row its block (B, W), padded with -1 on the left.
 
-        Returns:
-            the last hidden state (B, D), and the lengths (B,) with the block.
+        Returns the last hidden state (B, D), and the lengths (B,) with the block.
         """
         valid = blocks >= 0
         padding = (~valid).sum(dim=1)

@@ -170,11 +170,7 @@ class Decoder:
     ) -> np.ndarray:
         """How probable each of C completions is behind each of B prompts, (B, C) logarithms.
 
-        Args:
-            completions: C different lists of token ids, of which none begins another.
-
-        Raises:
-            ValueError: the decoder is constrained, or a completion begins another.
+        They are different; `ValueError` if one begins another, or the decoder is constrained.
         """
         if self.automaton is not None:
             raise ValueError("log_probs: expected a free decoder, got a constrained one")
