@@ -105,7 +105,11 @@ class CompletionCollator:
         What all prompts begin with is `prefix_ids` (P,) where that is worth it, and is left out of
         the others.
         """
-        shared = self._shared_length(rows) if self._share else 0
+        shared = 0
+        if self._share:
+            firsts = (np.argmax(np.array(row["labels"]) != IGNORED) for row in rows)
+            prompts = [row["input_ids"][:end] for row, end in zip(rows, firsts, strict=True)]
+            shared = shared_length(prompts, max(len(row["input_ids"]) for row in rows))
         batch = self._pad([{name: ids[shared:] for name, ids in row.items()} for row in rows])
         mask, labels = batch["attention_mask"], batch["labels"]
         kept = 1 + int((labels != IGNORED).sum(dim=1).max())
@@ -117,13 +121,6 @@ class CompletionCollator:
         if shared:
             cut["prefix_ids"] = torch.tensor(rows[0]["input_ids"][:shared])
         return {**batch, **cut}
-
-    @staticmethod
-    def _shared_length(rows: Sequence[CloningRow]) -> int:
-        prompts = [
-            row["input_ids"][: np.argmax(np.array(row["labels"]) != IGNORED)] for row in rows
-        ]
-        return shared_length(prompts, max(len(row["input_ids"]) for row in rows))
 
 
 def as_one_sequence(batch: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -42,12 +42,8 @@ class RidgeFolds:
     """The decompositions that heads for any targets follow from by a few products.
 
     Each of N decisions weighs the same, as in the loss of the gradient steps; the offset is not
-    shrunk.
-
-    Args:
-        features: (U, D) of U texts.
-        rows: (N,) which text each decision reads.
-        folds: (N,) from 0 to `NUM_FOLDS` - 1, the same for all decisions of an episode.
+    shrunk. `features` are (U, D) of U texts, `rows` (N,) which text each decision reads, and
+    `folds` (N,) from 0 to `NUM_FOLDS` - 1, the same for all decisions of an episode.
     """
 
     def __init__(self, features: Tensor, rows: Tensor, folds: Tensor) -> None:

@@ -38,9 +38,8 @@ from lactchain.runs.progress import under_way
 from lactchain.runs.reporting import OptionalTracker
 from lactchain.runs.run import Run
 from lactchain.storage.checkpoints import clear_place, prune_checkpoints
-from lactchain.storage.files import disk_errors
+from lactchain.storage.files import disk_errors, read_json, write_json
 from lactchain.storage.manifests import write_manifest
-from lactchain.trainers.metric_means import WindowedTrainer, metric_key
 
 LOWER = "begin anew with a lower training.learning_rate and another run.run_dir"
 """What helps against numbers that are not finite; a run folder keeps to its settings."""
@@ -60,7 +59,7 @@ def readable_state(checkpoint: str | Path | None) -> AbstractContextManager[None
     return readable(checkpoint, how, "its state cannot be read")
 
 
-class GuardedTrainer(WindowedTrainer, transformers.Trainer, TrainerCallback):
+class GuardedTrainer(transformers.Trainer, TrainerCallback):
     """A trainer that hears of its own training, as its callback: the methods `on_...`.
 
     Args:
@@ -75,6 +74,8 @@ class GuardedTrainer(WindowedTrainer, transformers.Trainer, TrainerCallback):
         self.provenance = provenance()
         self.stopped = False
         self.parent_checkpoint: str | None = None
+        self._sums: dict[str, Tensor] = {}
+        self._window_file = f"window_{self.args.process_index}.json"
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._random_states: list[Any] = []
         self._window_before = self.window()
@@ -221,6 +222,39 @@ class GuardedTrainer(WindowedTrainer, transformers.Trainer, TrainerCallback):
         if "loss" in logs:
             self.step.note = f"loss {float(logs['loss']):.3g}"
 
+    # --- the logging window, of which a checkpoint holds what came before it ----------------------
+
+    def record(self, **metrics: Tensor) -> None:
+        """Adds numbers to the metrics of the current logging window, which logs their mean."""
+        for name, values in metrics.items():
+            values = values.detach().double()
+            entry = torch.stack([values.sum(), values.new_tensor(float(values.numel()))])
+            entry = entry.to(self.args.device)  # some come from the CPU, and all are added up
+            self._sums[name] = self._sums[name] + entry if name in self._sums else entry
+
+    def means_of_window(self) -> dict[str, float]:
+        """The means over all processes of what was recorded; the window starts anew."""
+        sums, self._sums = self._sums, {}
+        if not sums:
+            return {}
+        totals = self.accelerator.reduce(torch.stack(list(sums.values()))).tolist()
+        return {name: s / n for name, (s, n) in zip(sums, totals, strict=True) if n}
+
+    def window(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the metrics of the logging window are made of so far: its loss, and `_sums`."""
+        return torch.as_tensor(getattr(self, "_tr_loss", 0.0)).clone(), dict(self._sums)
+
+    def resume_window(self) -> None:
+        """Goes on with the logging window that the checkpoint was written in."""
+        if self.parent_checkpoint is None:
+            return
+        checkpoint = Path(self.args.output_dir, self.parent_checkpoint)
+        stored = read_json(checkpoint / self._window_file)
+        exact = {"dtype": torch.float64, "device": self.args.device}
+        self._sums = {n: torch.tensor(s, **exact) for n, s in stored["sums"].items()}
+        self._tr_loss = self._tr_loss.new_tensor(stored["loss"])
+        self._globalstep_last_logged = stored["last_logged"]
+
     # --- checkpoints ------------------------------------------------------------------------------
 
     def save_now(self) -> None:
@@ -291,6 +325,14 @@ class GuardedTrainer(WindowedTrainer, transformers.Trainer, TrainerCallback):
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
 
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Saves what belongs to this process: random states, and its logging window."""
+        super()._save_rng_state(output_dir)
+        loss, sums = self.window()
+        stored = {"last_logged": self._globalstep_last_logged, "loss": loss.item()}
+        listed = {name: entry.tolist() for name, entry in sums.items()}
+        write_json(Path(output_dir) / self._window_file, {**stored, "sums": listed})
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with readable_state(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
@@ -338,3 +380,15 @@ def share_out(loader: DataLoader) -> DataLoader:
     if count > 1 and not shard.split_batches:
         shard.batch_sampler, shard.even_batches = SharedOut(shard.batch_sampler, count), False
     return loader
+
+
+def metric_key(name: str) -> str:
+    """Our spelling of the name that transformers gives a metric; what has a slash stays.
+
+    `eval_loss` → `eval/loss`, `loss` → `train/loss`, `train_runtime` → `time/train_runtime`.
+    """
+    if name.startswith("eval_"):
+        return f"eval/{name.removeprefix('eval_')}"
+    if name.startswith("train_"):  # the summary of a whole training
+        return f"time/{name}"
+    return name if "/" in name else f"train/{name}"
