@@ -86,11 +86,9 @@ class TrainedValues:
         """A decoder that these values guide; arguments as there."""
         return GuidedDecoder(self, *args, **kwargs)
 
-    def rank(
-        self, grammar: ChainGrammar, template: PromptTemplate, policy: PreTrainedModel
-    ) -> "CompletionRanking":
+    def rank(self, *args: Any) -> "CompletionRanking":
         """The ranking of all completions of a grammar; arguments and errors as there."""
-        return CompletionRanking(self, grammar, template, policy)
+        return CompletionRanking(self, *args)
 
     def record(
         self, run: Run, template: PromptTemplate, trajectories: Sequence[Trajectory]

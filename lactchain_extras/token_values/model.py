@@ -31,34 +31,26 @@ from lactchain_extras.token_values.trees import seen_in_tree
 
 @dataclass(frozen=True)
 class ValueMeaning:
-    """What the numbers of a value model mean, stored with its weights.
-
-    Attributes:
-        method: "ilql" or "mc".
-        gamma: discount of one token of the agent.
-        strategy: the instruction before each observation.
-        num_q_heads: of which the least counts.
-        head_size: width of the heads' hidden layer.
-    """
+    """What the numbers of a value model mean, stored with its weights."""
 
     method: str
+    """Of learning: "ilql" or "mc"."""
     gamma: float
+    """Discount of one token of the agent."""
     strategy: str
+    """The instruction before each observation."""
     num_q_heads: int
+    """Of which the least counts."""
     head_size: int
+    """Width of the heads' hidden layer."""
 
 
 class ValueHead(nn.Sequential):
     """Hidden states (…, D) → values (…, N), in float32, by one hidden layer.
 
-    The last layer starts at weights 0 and a bias of about the average return (LMRL-Gym, Abdulhai
-    et al. 2023), so that learning begins with differences and not with the level.
-
-    Args:
-        width: D, of the trunk.
-        hidden_size: of the layer between.
-        num_outputs: N, the vocabulary for Q(s, ·), 1 for V(s).
-        start: what every output is at first.
+    N is the vocabulary for Q(s, ·), and 1 for V(s). The last layer starts at weights 0 and a bias
+    of about the average return, `start` (LMRL-Gym, Abdulhai et al. 2023), so that learning begins
+    with differences and not with the level.
     """
 
     def __init__(self, width: int, hidden_size: int, num_outputs: int, start: float = 0.0) -> None:

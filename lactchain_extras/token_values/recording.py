@@ -35,13 +35,7 @@ Values = tuple[list[float], list[float]]
 
 
 class Telling(NamedTuple):
-    """Episodes that are looked at.
-
-    Attributes:
-        chosen: why, by their places among all.
-        trajectories: these, in the same order.
-        of: how many there are in all.
-    """
+    """Episodes that are looked at: why, by their places among all; these; how many are in all."""
 
     chosen: dict[int, str]
     trajectories: tuple[Trajectory, ...]

@@ -112,9 +112,11 @@ def _separate_padding(tokenizer: PreTrainedTokenizerBase) -> None:
 
 def _classifier(critic: EmbeddingCritic, auto_class: Any) -> PreTrainedModel:
     """A classifier of one label with the weights of a critic, scale and offset in its head."""
-    shape, weights = critic.base.config, dict(critic.trunk.state_dict())
+    weights = dict(critic.trunk.state_dict())
+    shape = type(critic.base.config).from_dict(critic.base.config.to_dict())
+    shape.num_labels, shape.problem_type = 1, "regression"
     try:
-        model = auto_class.from_config(_with_one_label(shape), dtype=torch.float32)
+        model = auto_class.from_config(shape, dtype=torch.float32)
     except ValueError as error:  # of a kind that transformers has no such classifier of
         raise ConfigError(f"critic_as: {error}") from error
     weights["score.weight"] = critic.value_scale * weights["score.weight"]
@@ -128,13 +130,6 @@ def _classifier(critic: EmbeddingCritic, auto_class: Any) -> PreTrainedModel:
         )
     model.load_state_dict(weights)
     return model
-
-
-def _with_one_label(shape: Any) -> Any:
-    """The shape of a classifier of one number."""
-    shape = type(shape).from_dict(shape.to_dict())
-    shape.num_labels, shape.problem_type = 1, "regression"
-    return shape
 
 
 def _reader(model: PreTrainedModel, form: CriticForm) -> Callable[[dict[str, Tensor]], Tensor]:
