@@ -269,8 +269,7 @@ def base_folder(model: PreTrainedModel | PeftModel) -> Path:
 def base_checksum(folder: str | Path) -> str:
     """Identity of a base model: sha256 over its architecture and a sample of its weight files.
 
-    Files up to 17 MB, all of a tiny model, are hashed whole; of larger ones the header, which lists
-    every tensor, and sixteen places: 7B takes milliseconds.
+    Files up to 17 MB are hashed whole; of larger ones the header and sixteen places.
     """
     folder = Path(folder)
     config = read_json(folder / "config.json")
@@ -327,10 +326,7 @@ def _host(model: PreTrainedModel, settings: PeftConfig, key: str) -> PeftModel:
 
 
 def _check_between_embeddings(model: PeftModel, key: str) -> None:
-    """Raises `ConfigError` if an adapter changes the embeddings or the layer of the vocabulary.
-
-    Both may be one weight; and completions are drawn from hidden states by that layer alone.
-    """
+    """Refuses adapters of embeddings or output: perhaps one weight, and draws use that alone."""
     base = model.get_base_model()
     for ends in (base.get_input_embeddings(), base.get_output_embeddings()):
         if isinstance(ends, BaseTunerLayer | AuxiliaryTrainingWrapper):
@@ -347,10 +343,9 @@ def is_quantised(model: PreTrainedModel) -> bool:
 
 
 def keep_differentiable(model: PreTrainedModel) -> None:
-    """Lets 4-bit layers on a CPU compute as everywhere else.
+    """Lets 4-bit layers on a CPU have gradients, as everywhere else.
 
-    On some CPUs bitsandbytes 0.50 would rearrange the weights at the first pass without gradients,
-    for a product that has none: whoever trains afterwards learns nothing.
+    On some, bitsandbytes 0.50 would rearrange the weights for good at the first pass without any.
     """
     from bitsandbytes.nn import Linear4bit
 

@@ -29,20 +29,17 @@ QUANTISATION = ("load_in_4bit", "load_in_8bit")
 
 
 class HeadedModel(nn.Module):
-    """A trunk that is saved, checkpointed and sharded as the transformer that it is.
+    """A trunk, perhaps with an adapter, saved, checkpointed and sharded as the transformer it is.
 
     It has no `config`, which `transformers.Trainer` would take for one of its own and write to.
-
-    Attributes:
-        trunk: the transformer, as PEFT wraps it when there is an adapter.
-        config_file: name of the file beside the weights that says what the values mean.
-        schema_version: of that file.
-        heads_file: of the one that holds the heads that are not in the trunk.
     """
 
     config_file: ClassVar[str]
+    """The file beside the weights that says what the values mean."""
     schema_version: ClassVar[int] = 1
+    """Of that file."""
     heads_file: ClassVar[str] = "values.safetensors"
+    """The one with the heads that are not in the trunk."""
 
     def __init__(
         self, trunk: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase
@@ -170,12 +167,10 @@ class ScoreHead(nn.Linear):
 def value_encoder_class(shape: PretrainedConfig) -> type[PreTrainedModel]:
     """The class of encoders of this family with a head `score`, to be loaded `from_pretrained`.
 
-    transformers has sequence classifiers for most families, but they differ in the head's name and
-    layers, and in what it reads. This one is the same for a Mistral and for a BERT.
-
-    The trunk has the name that its family gives it, so that checkpoints of bare encoders, of
-    language models and of these classifiers can all be read; with a causal trunk the result is
-    what transformers calls `MistralForSequenceClassification`, weight for weight.
+    The classifiers of transformers differ in the head's name and layers, and in what it reads. This
+    one is the same for all families. The trunk has the name that its family gives it, so that bare
+    encoders, language models and these classifiers can all be read; with a causal trunk the result
+    is what transformers calls `MistralForSequenceClassification`, weight for weight.
     """
     with torch.device("meta"):
         trunk_class = type(AutoModel.from_config(shape))

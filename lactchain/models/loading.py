@@ -94,7 +94,6 @@ def check_encoder(config: CriticConfig) -> tuple[Path, PretrainedConfig, PreTrai
     """Folder, shape and tokenizer of an embedding model, looked at before its weights are loaded.
 
     Raises:
-        DataError: files are missing or damaged.
         ConfigError: a critic cannot be made of this model, or not with texts of this length.
     """
     path = resolve_weights(config.model)
@@ -164,8 +163,7 @@ def load_base(
         )
     heads = {"score.weight"} if new_head else set()
     wrong = sorted({str(k) for k in (info["missing_keys"] - heads) | info["mismatched_keys"]})
-    is_critic = (path / "critic_config.json").is_file()
-    if wrong and is_critic and key == "actor":
+    if wrong and key == "actor" and (path / "critic_config.json").is_file():
         raise DataError(f"{path}: expected a language model, got a critic; give its run's actor")
     if wrong:
         raise DataError(

@@ -44,10 +44,6 @@ class PromptTemplate:
         strategy: a name of `STRATEGIES`, or the text itself.
         action_names, max_chain_length: fill the placeholders of the strategy.
 
-    Attributes:
-        strategy: the resolved text of the strategy.
-        prefix_ids: the tokens that `encode` begins with, whatever the observation.
-
     Raises:
         DataError: the tokenizer has no chat template, loses the observation in it, or cannot
             encode special tokens as plain text.
@@ -305,14 +301,10 @@ def encode_completions(
     """Token ids of completions: those that were sampled, or else those of the text.
 
     In a text, special tokens are plain characters, and the end-of-sequence token is added; an empty
-    text stays empty.
-
-    Args:
-        name: what an error calls the completion of a number.
+    text stays empty. `name` is what an error calls the completion of a number.
 
     Raises:
-        DataError: sampled ids do not read as the text beside them, so that another tokenizer's
-            model must have sampled them.
+        DataError: sampled ids do not read as the text: another tokenizer's model sampled them.
     """
     sampled: dict[tuple[tuple[int, ...], str], int] = {}
     for number, said in enumerate(completions):

@@ -35,13 +35,8 @@ def shared_attention(
 ) -> tuple[Tensor, None]:
     """The library's `sdpa`, which also takes B rows behind shared tokens as one sequence.
 
-    Args:
-        query: (1, H, P + B · T, D); or B rows of their own.
-        key, value: the same of Hkv heads.
-        attention_mask: additive (B, 1, T, P + T), of each row over the shared tokens and itself.
-
-    Returns:
-        (1, P + B · T, H, D), and no weights.
+    That is (1, H, P + B · T, D), under an additive mask (B, 1, T, P + T), of each row over the
+    shared tokens and itself.
     """
     if attention_mask is None or len(attention_mask) <= len(query):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
@@ -83,8 +78,7 @@ def can_read_once(model: PreTrainedModel) -> bool:
 def shared_length(prompts: Sequence[Sequence[int]], longest: int) -> int:
     """How many tokens of all prompts are worth reading once, never the last one of a prompt.
 
-    Args:
-        longest: tokens of the longest row, completions included.
+    The `longest` row has so many tokens, completions included.
     """
     shared = min(common_prefix(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
     saved, all_tokens = (len(prompts) - 1) * shared, len(prompts) * longest
@@ -99,16 +93,13 @@ def one_sequence(
     columns: Tensor,
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
-    """The arguments of a model that `can_read_once`, for B rows of T columns behind P tokens.
+    """The arguments by which a model that `can_read_once` computes logits (1, B · K, V), by rows.
 
     Args:
         prefix_ids: (P,), the shared tokens.
         input_ids, position_ids: (B, T), without these; the first position is P.
         visible: (B, T, T), whom a token sees in its row; it sees all shared tokens.
         columns: (K,), those of each row whose logits are wanted.
-
-    Returns:
-        What makes it compute logits (1, B · K, V), row by row.
     """
     shared, (num_rows, steps) = len(prefix_ids), input_ids.shape
     starts = shared + steps * torch.arange(num_rows, device=columns.device)

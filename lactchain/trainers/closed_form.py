@@ -18,20 +18,16 @@ first, which is taken where several are equally good."""
 
 @dataclass(frozen=True)
 class Solution:
-    """A head, values = features · `weight` + `offset`, and how it does on episodes left out.
-
-    Attributes:
-        weight: (D,), float64.
-        strength: one of `STRENGTHS`.
-        r2: share of the variance of the returns in each fold that the heads of the others explain.
-        slope: of the regression of those returns on those predictions; above 1 where these shrink.
-    """
+    """A head, values = features · `weight` (D,) + `offset`, and how it does on what is left out."""
 
     weight: Tensor
     offset: float
     strength: float
+    """One of `STRENGTHS`."""
     r2: float
+    """Share of the variance of the returns in each fold that the heads of the others explain."""
     slope: float
+    """Of the regression of those returns on those predictions; above 1 where these shrink."""
 
     def values(self, features: Tensor) -> Tensor:
         """Values (U,) of features (U, D)."""

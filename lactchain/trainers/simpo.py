@@ -271,10 +271,8 @@ def completion_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of both completions' tokens, from one pass over what the collator made.
 
-    The vocabulary is projected only from the batch's first completion on, not on the prompts.
-
-    Args:
-        dtype: of the model's weights, for the attention mask.
+    The vocabulary is projected only from the batch's first completion on, not on the prompts. The
+    `dtype` of the model's weights is for the attention mask.
 
     Returns:
         Log-probabilities (B, L') in float32, and which completion each belongs to: CHOSEN,

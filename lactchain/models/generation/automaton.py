@@ -20,28 +20,26 @@ ACCEPT = -1
 
 @dataclass(frozen=True)
 class ChainAutomaton:
-    """Tables over (state, token); the start is state 0.
+    """Tables over S states and M tokens.
 
-    What may be drawn in a state is a column of `tokens`. With the drawn token come all tokens that
-    follow it without a choice: together they are a block, fed to the model in one step.
-
-    Attributes:
-        tokens: (M,) ids of all tokens that occur in legal completions.
-        legal: (S, M) whether the token may follow.
-        blocks: (S, M, W) ids of the block, padded with -1 on the left.
-        after: (S, M) the state behind the block; ACCEPT at the end of the completion.
-        opening: the tokens that every completion begins with.
-        start: the state behind them.
-        longest: tokens of the longest legal completion.
+    With a token that was drawn come all that follow it without a choice: together they are a block
+    of W, fed to the model in one step.
     """
 
     tokens: np.ndarray
+    """(M,) ids of all tokens that occur in legal completions."""
     legal: np.ndarray
+    """(S, M) whether the token may follow."""
     blocks: np.ndarray
+    """(S, M, W) ids of the block, padded with -1 on the left."""
     after: np.ndarray
+    """(S, M) the state behind the block; ACCEPT at the end of the completion."""
     opening: tuple[int, ...]
+    """The tokens that every completion begins with."""
     start: int
+    """The state behind them."""
     longest: int
+    """Tokens of the longest legal completion."""
 
 
 def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> ChainAutomaton:
@@ -49,8 +47,7 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
 
     Raises:
         ConfigError: the actions have no names, so any text is a completion.
-        DataError: the tokenizer's tokens straddle the borders between actions, or one action's
-            tokens begin another's.
+        DataError: tokens straddle the borders between actions, or those of one begin another's.
     """
     if not grammar.action_names:
         raise ConfigError("actor.decoding: expected free, since any text is a completion here")

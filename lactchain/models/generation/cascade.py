@@ -52,10 +52,8 @@ def cascade_attention(
 
     Args:
         query: (B, H, Q, D), the new tokens of each row.
-        key: (Hkv, B, C, D), the row's own columns, the new ones included.
-        value: like `key`.
+        key, value: (Hkv, B, C, D), the row's own columns, the new ones included.
         attention_mask: additive (B, 1, Q, C), over the row's own columns.
-        scaling: the factor on the scores.
         prefix: (layers, 2, Hkv, P, D), keys and values that all rows share; P may be 0.
         softcap: bound that scores approach (Gemma 2).
 
@@ -113,13 +111,9 @@ def prefix_keys_values(model: PreTrainedModel, prefix_ids: Sequence[int]) -> Ten
 class RowCache:
     """Keys and values of each row's own tokens, written in place into preallocated columns.
 
-    All rows write to the same columns, so a step is a slice and not a scatter. Columns that are
-    not open yet are zero and masked: a batch of matrices is multiplied faster whole than cut.
-
-    Attributes:
-        columns: (layers, 2, Hkv, B, C, D), keys and values.
-        valid: (B, C), whether the column holds a token of the row, and not padding or nothing.
-        length: how many columns are open.
+    All rows write to the same `columns`, (layers, 2, Hkv, B, C, D), so a step is a slice and not a
+    scatter. Those from `length` on are not open yet, zero and masked: a batch of matrices is
+    multiplied faster whole than cut. `valid` (B, C) is where a column holds a token of the row.
     """
 
     columns: Tensor
@@ -210,9 +204,6 @@ class CascadeTrunk:
 
         Returns:
             the rows' cache, their lengths (B,), and the last hidden states (B, D).
-
-        Raises:
-            ValueError: a prompt does not begin with the prefix, or ends with it.
         """
         start = len(self.prefix_ids)
         if any(tuple(p[:start]) != self.prefix_ids or len(p) == start for p in prompts):

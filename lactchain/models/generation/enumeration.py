@@ -34,21 +34,18 @@ class CompletionTree:
 
     A number in `targets` tells three things apart: a node is positive (nothing leads to the root),
     completion c is written ~c, which is negative, and 0 is a token that may not follow.
-
-    Attributes:
-        completions: the token ids of each completion (C).
-        opening: the tokens that every completion begins with.
-        targets: (N, M) where each of M tokens leads.
-        blocks: (N, M, W) the token with all that follow it without a choice, padded with -1 on the
-            left.
-        states: (N,) the automaton's state in each node; all 0 without an automaton.
     """
 
     completions: list[tuple[int, ...]]
+    """The token ids of each completion (C)."""
     opening: tuple[int, ...]
+    """The tokens that every completion begins with."""
     targets: np.ndarray
+    """(N, M) where each of M tokens leads."""
     blocks: np.ndarray
+    """(N, M, W) the token with all that follow it without a choice, padded with -1 on the left."""
     states: np.ndarray
+    """(N,) the automaton's state in each node; all 0 without an automaton."""
 
     def room(self) -> tuple[int, int]:
         """Levels at which some text goes on in more than one way; tokens of all levels' blocks."""
@@ -86,9 +83,7 @@ def chain_tree(automaton: ChainAutomaton) -> CompletionTree:
 def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> CompletionTree:
     """The tree of completions, a token of M at a time; `ValueError` if one begins another."""
     completions = [tuple(completion) for completion in completions]
-    beginnings = (
-        completion[:length] for completion in completions for length in range(len(completion))
-    )
+    beginnings = (said[:length] for said in completions for length in range(len(said)))
     nodes = {text: node for node, text in enumerate(dict.fromkeys(beginnings))}
     column = {token: number for number, token in enumerate(tokens)}
     targets = np.zeros((len(nodes), len(tokens)), dtype=np.int64)
@@ -106,12 +101,8 @@ def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> C
 class Texts:
     """N beginnings of completions, of which all but the last block has been read.
 
-    Attributes:
-        parents: (N,) the row of the cache that each goes on from.
-        owners: (N,) the prompt that it answers.
-        nodes: (N,) where it is in the tree of completions.
-        blocks: (N, W) what it says behind its parent, padded with -1 on the left.
-        reached: (N,) what it weighs.
+    Each goes on from a row of the cache, its parent (N,), and answers a prompt, its owner (N,). Its
+    block (N, W), behind its parent, is padded with -1 on the left. `reached` (N,) is its weight.
     """
 
     parents: np.ndarray
