@@ -34,8 +34,6 @@ from lactchain.models.weights import read_tensors, verify_file_if_listed
 from lactchain.storage.files import read_json, sha256, take_sample
 from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
 
-Task = Literal["CAUSAL_LM", "SEQ_CLS"]
-
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 RECORDED = ("base", "base_fingerprint", "tokenizer_fingerprint", "sha256")
 """What stands beside an adapter: the folder of the model that it was trained on, the checksums of
@@ -50,7 +48,9 @@ AMPLIFICATION = 1000.0
 """Factor on an adapter when it is asked whether it does anything at all."""
 
 
-def attach_lora(model: PreTrainedModel, lora: LoraSettings, task: Task) -> PeftModel:
+def attach_lora(
+    model: PreTrainedModel, lora: LoraSettings, task: Literal["CAUSAL_LM", "SEQ_CLS"]
+) -> PeftModel:
     """A new adapter on `model`, to be trained; it changes nothing yet.
 
     The head of a classifier is trained whole and saved with it. Draws from torch's global random

@@ -7,7 +7,7 @@ shared tokens, and itself. Source of the idea: Hydragen (Juravsky et al. 2024, a
 here for training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -86,30 +86,30 @@ def shared_length(prompts: Sequence[Sequence[int]], longest: int) -> int:
 
 
 def one_sequence(
-    prefix_ids: Tensor,
-    input_ids: Tensor,
-    position_ids: Tensor,
-    visible: Tensor,
-    columns: Tensor,
-    dtype: torch.dtype,
+    batch: Mapping[str, Tensor], visible: Tensor, columns: Tensor, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """The arguments by which a model that `can_read_once` computes logits (1, B · K, V), by rows.
+    """The arguments by which a model computes logits, of which `columns` (K,) of each row.
+
+    A `batch` has `input_ids` and `position_ids` (B, T). Where it has `prefix_ids` (P,), the rows
+    stand behind these shared tokens, and the logits (1, B · K, V) behind each other.
 
     Args:
-        prefix_ids: (P,), the shared tokens.
-        input_ids, position_ids: (B, T), without these; the first position is P.
         visible: (B, T, T), whom a token sees in its row; it sees all shared tokens.
-        columns: (K,), those of each row whose logits are wanted.
     """
-    shared, (num_rows, steps) = len(prefix_ids), input_ids.shape
-    starts = shared + steps * torch.arange(num_rows, device=columns.device)
-    before = torch.arange(shared, device=position_ids.device)
-    visible = functional.pad(visible, (shared, 0), value=True)
+    ids, positions = batch["input_ids"], batch["position_ids"]
+    if "prefix_ids" in batch:
+        prefix, (num_rows, steps) = batch["prefix_ids"], ids.shape
+        starts = len(prefix) + steps * torch.arange(num_rows, device=columns.device)
+        columns = (starts[:, None] + columns).flatten()
+        before = torch.arange(len(prefix), device=positions.device)
+        positions = torch.cat([before, positions.flatten()])[None]
+        ids = torch.cat([prefix, ids.flatten()])[None]
+        visible = functional.pad(visible, (len(prefix), 0), value=True)
     return {
-        "input_ids": torch.cat([prefix_ids, input_ids.flatten()])[None],
-        "position_ids": torch.cat([before, position_ids.flatten()])[None],
+        "input_ids": ids,
+        "position_ids": positions,
         "attention_mask": additive_mask(visible, dtype),
-        "logits_to_keep": (starts[:, None] + columns).flatten(),
+        "logits_to_keep": columns,
     }
 
 

@@ -1,6 +1,5 @@
 """What a trainer is made of: its arguments, its base class, how it starts and what it leaves."""
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import TrainerState, TrainingArguments
-from transformers.trainer_utils import TrainOutput
 
 from lactchain.config.settings import TrainingConfig
 from lactchain.errors import ConfigError, Interrupted
@@ -164,7 +162,7 @@ class HeadedTrainer(UpdateMeanTrainer):
         self.model.load_weights(checkpoint)
 
 
-def train(trainer: GuardedTrainer) -> TrainOutput:
+def train(trainer: GuardedTrainer) -> None:
     """Trains from the newest valid checkpoint in the trainer's folder, or from the start.
 
     Raises:
@@ -185,9 +183,9 @@ def train(trainer: GuardedTrainer) -> TrainOutput:
         if state.global_step >= state.max_steps:
             trainer._load_from_checkpoint(str(checkpoint))
             trainer.state = state
-            return TrainOutput(state.global_step, math.nan, {})
+            return
     try:
-        output = trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     except Interrupted:  # between updates, in an evaluation
         trainer.save_now()
         raise
@@ -198,7 +196,6 @@ def train(trainer: GuardedTrainer) -> TrainOutput:
     if trainer.stopped:
         state = trainer.state
         raise trainer.interruption(f"at step {state.global_step} of {state.max_steps}")
-    return output
 
 
 def save_result(

@@ -129,14 +129,8 @@ def as_one_sequence(batch: dict[str, Tensor], dtype: torch.dtype) -> dict[str, T
     The first label of a row is none, so that no row is predicted from the one before it.
     """
     mask = batch["attention_mask"].bool()
-    texts = one_sequence(
-        batch["prefix_ids"],
-        batch["input_ids"],
-        batch["position_ids"],
-        mask[:, None].expand(-1, mask.shape[1], -1).tril(),
-        batch["logits_to_keep"],
-        dtype,
-    )
+    visible = mask[:, None].expand(-1, mask.shape[1], -1).tril()
+    texts = one_sequence(batch, visible, batch["logits_to_keep"], dtype)
     return {**texts, "labels": batch["labels"].flatten()[None]}
 
 

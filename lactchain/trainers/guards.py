@@ -109,9 +109,15 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
         return share_out(super().get_train_dataloader())
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Says how long the training is, and where it goes on."""
-        with readable_state(Path(args.output_dir, self.parent_checkpoint or "")):
-            self.resume_window()
+        """Goes on with the logging window of a checkpoint; says how long the training is."""
+        if self.parent_checkpoint is not None:
+            checkpoint = Path(args.output_dir, self.parent_checkpoint)
+            with readable_state(checkpoint):
+                stored = read_json(checkpoint / self._window_file)
+                exact = {"dtype": torch.float64, "device": args.device}
+                self._sums = {n: torch.tensor(s, **exact) for n, s in stored["sums"].items()}
+                self._tr_loss = self._tr_loss.new_tensor(stored["loss"])
+                self._globalstep_last_logged = stored["last_logged"]
         self.step.total = state.max_steps
         self.step.resumed(state.global_step)
 
@@ -243,17 +249,6 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
     def window(self) -> tuple[Tensor, dict[str, Tensor]]:
         """What the metrics of the logging window are made of so far: its loss, and `_sums`."""
         return torch.as_tensor(getattr(self, "_tr_loss", 0.0)).clone(), dict(self._sums)
-
-    def resume_window(self) -> None:
-        """Goes on with the logging window that the checkpoint was written in."""
-        if self.parent_checkpoint is None:
-            return
-        checkpoint = Path(self.args.output_dir, self.parent_checkpoint)
-        stored = read_json(checkpoint / self._window_file)
-        exact = {"dtype": torch.float64, "device": self.args.device}
-        self._sums = {n: torch.tensor(s, **exact) for n, s in stored["sums"].items()}
-        self._tr_loss = self._tr_loss.new_tensor(stored["loss"])
-        self._globalstep_last_logged = stored["last_logged"]
 
     # --- checkpoints ------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from lactchain.data.sources import pair_of
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.policy_losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
-from lactchain.models.families import additive_mask, check_family
+from lactchain.models.families import check_family
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.runtime import evaluating
 from lactchain.models.shared_prefix import READ_ONCE, can_read_once, one_sequence, shared_length
@@ -278,15 +278,10 @@ def completion_logprobs(
         Log-probabilities (B, L') in float32, and which completion each belongs to: CHOSEN,
         REJECTED, or PADDING where there is none.
     """
-    ids, positions, branch = batch["input_ids"], batch["position_ids"], batch["branch"]
-    said, visible = spoken(branch), seen_in_branch(branch)
+    ids, said = batch["input_ids"], spoken(batch["branch"])
     start = int((said != PADDING).any(dim=0).int().argmax())
     columns = torch.arange(start - 1, ids.shape[1] - 1, device=ids.device)
-    if "prefix_ids" in batch:
-        texts = one_sequence(batch["prefix_ids"], ids, positions, visible, columns, dtype)
-    else:
-        texts = {"input_ids": ids, "position_ids": positions, "logits_to_keep": columns}
-        texts["attention_mask"] = additive_mask(visible, dtype)
+    texts = one_sequence(batch, seen_in_branch(batch["branch"]), columns, dtype)
     logits = model(**texts).logits.view(len(ids), len(columns), -1)
     return token_logprobs(logits, ids[:, start:]), said[:, start:]
 
