@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from lactchain.functional.policy_losses import kl_to_sampler, simpo_loss
+from lactchain.functional.losses import kl_to_sampler, simpo_loss
 from lactchain.functional.tokens import pad, token_logprobs
 from lactchain.models.runtime import evaluating
 from lactchain.trainers.base import UpdateMeanTrainer

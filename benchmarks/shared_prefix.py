@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ActorConfig, LoraSettings
-from lactchain.functional.policy_losses import simpo_loss
+from lactchain.functional.losses import simpo_loss
 from lactchain.functional.tokens import masked_mean
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet

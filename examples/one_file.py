@@ -24,9 +24,8 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
-from lactchain.functional.policy_losses import simpo_loss
+from lactchain.functional.losses import regression_loss, simpo_loss
 from lactchain.functional.tokens import masked_mean, token_logprobs
-from lactchain.functional.value_losses import regression_loss
 from lactchain.worlds.gridworld import GridWorld
 
 GAMMA = 0.8  # a factor for each action: the goal in nine actions is still worth .13

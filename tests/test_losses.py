@@ -7,26 +7,26 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lactchain.functional import policy_losses, tokens, value_losses
+from lactchain.functional import losses, tokens
 from lactchain.types import Action, Trajectory
 
 
 def test_mse_has_no_half_and_smooth_l1_has_one_and_targets_carry_no_gradient():
     values, targets = torch.tensor([1.0, 1.0]), torch.tensor([1.5, 4.0])
-    assert value_losses.regression_loss(values, targets, "mse").tolist() == [0.25, 9.0]
-    losses = value_losses.regression_loss(values.requires_grad_(), targets.requires_grad_())
-    assert losses.tolist() == value_losses.regression_loss(values, targets, "smooth_l1").tolist()
-    assert losses.tolist() == [0.125, 2.5]
-    losses.sum().backward()
+    assert losses.regression_loss(values, targets, "mse").tolist() == [0.25, 9.0]
+    found = losses.regression_loss(values.requires_grad_(), targets.requires_grad_())
+    assert found.tolist() == losses.regression_loss(values, targets, "smooth_l1").tolist()
+    assert found.tolist() == [0.125, 2.5]
+    found.sum().backward()
     assert targets.grad is None and values.grad is not None
     with pytest.raises(ValueError, match="targets"):
-        value_losses.regression_loss(torch.ones(3, 1), torch.ones(3))
+        losses.regression_loss(torch.ones(3, 1), torch.ones(3))
 
 
 def test_ppo_clips_only_where_that_is_pessimistic():
     logps = torch.log(torch.tensor([2.0, 2.0, 0.5, 0.5]))
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
-    actual = policy_losses.ppo_clip_loss(logps, torch.zeros(4), advantages, clip_range=0.2)
+    actual = losses.ppo_clip_loss(logps, torch.zeros(4), advantages, clip_range=0.2)
     torch.testing.assert_close(actual, torch.tensor([-1.2, 2.0, -0.5, 0.8]))
 
 
@@ -76,7 +76,7 @@ def test_returns_are_a_sum_over_all_actions_that_follow(terminated):
 
 
 def advantages(r, d, values):
-    return policy_losses.generalized_advantages(r, d, values[:-1], values[1:], 0.7)
+    return losses.generalized_advantages(r, d, values[:-1], values[1:], 0.7)
 
 
 def test_generalized_advantages_are_lambda_returns_minus_values_within_an_episode():
@@ -94,4 +94,4 @@ def test_shapes_that_would_broadcast_and_a_senseless_lambda_are_refused():
     with pytest.raises(ValueError, match="discount_t"):
         advantages(torch.ones(3, 1), torch.ones(3), torch.ones(4, 1))
     with pytest.raises(ValueError, match="lambda_"):
-        policy_losses.generalized_advantages(*[tensor(1)] * 4, 1.5)
+        losses.generalized_advantages(*[tensor(1)] * 4, 1.5)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from training_setups import make_simpo, open_run
 
 from lactchain.config.settings import SimPOConfig
-from lactchain.functional.policy_losses import simpo_loss
+from lactchain.functional.losses import simpo_loss
 from lactchain.functional.tokens import pad
 from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs
 

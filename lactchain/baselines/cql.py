@@ -17,7 +17,7 @@ from torch import Tensor
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import QPopulation, mean_metrics, mean_row
 from lactchain.baselines.transitions import Minibatch, TransitionData
-from lactchain.functional.value_losses import cql_penalty, regression_loss
+from lactchain.functional.losses import cql_penalty, regression_loss
 
 
 class CQL(QPopulation):

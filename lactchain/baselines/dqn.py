@@ -18,7 +18,7 @@ from torch import Tensor
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.population import QPopulation, mean_row
 from lactchain.baselines.transitions import Minibatch
-from lactchain.functional.value_losses import regression_loss
+from lactchain.functional.losses import regression_loss
 
 
 class DQN(QPopulation):

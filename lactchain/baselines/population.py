@@ -16,7 +16,7 @@ from lactchain.baselines.networks import Inputs, Network, Parameters
 from lactchain.baselines.settings import own_settings
 from lactchain.baselines.transitions import Minibatch, ReplayBuffer
 from lactchain.errors import ConfigError
-from lactchain.functional.value_losses import double_q_targets
+from lactchain.functional.losses import double_q_targets
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Network, Parameters
 from lactchain.baselines.population import Adam, Population
 from lactchain.errors import ConfigError
-from lactchain.functional.policy_losses import generalized_advantages, ppo_clip_loss
+from lactchain.functional.losses import generalized_advantages, ppo_clip_loss
 
 LOG_2PI = float(np.log(2 * np.pi))
 

@@ -21,7 +21,7 @@ from transformers import DataCollatorWithPadding, TrainingArguments
 
 from lactchain.data.intervals import Interval, error_sums, explained_share, explained_share_interval
 from lactchain.errors import DataError
-from lactchain.functional.value_losses import regression_loss
+from lactchain.functional.losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.runs import distributed
 from lactchain.storage.files import disk_errors

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 from lactchain.config.settings import SimPOConfig
 from lactchain.data.sources import pair_of
 from lactchain.errors import ConfigError, DataError
-from lactchain.functional.policy_losses import simpo_loss
+from lactchain.functional.losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
 from lactchain.models.families import check_family
 from lactchain.models.prompting import PromptTemplate, encode_completions

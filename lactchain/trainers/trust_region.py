@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import TrainerCallback
 
 from lactchain.errors import DataError
-from lactchain.functional.policy_losses import kl_from_sampler, kl_to_sampler
+from lactchain.functional.losses import kl_from_sampler, kl_to_sampler
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.types import Action, PreferencePair
 

@@ -1,4 +1,4 @@
-"""Losses of values of tokens, one number per token, as in `lactchain.functional.value_losses`.
+"""Losses of values of tokens, one number per token, as in `lactchain.functional.losses`.
 
 A token of the agent is a transition, too: from the state in which it was said to the one behind it.
 Behind a completion's last token, `discount_t` multiplies the value of the text that it led to. Q of
@@ -8,7 +8,7 @@ tokens comes from N heads, hence (N, T).
 import torch
 from torch import Tensor
 
-from lactchain.functional.value_losses import check_equal_shapes
+from lactchain.functional.losses import check_equal_shapes
 
 
 def expectile_loss(values: Tensor, targets: Tensor, expectile: float) -> Tensor:
