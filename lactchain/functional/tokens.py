@@ -23,10 +23,7 @@ def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     as NaN on purpose: a row without tokens has no mean, and must be dropped before.
     """
     mask = mask.bool()
-    total = x.masked_fill(~mask, 0.0)
-    if dim is None:
-        return total.sum() / mask.sum()
-    return total.sum(dim=dim) / mask.sum(dim=dim)
+    return x.masked_fill(~mask, 0.0).sum(dim=dim) / mask.sum(dim=dim)
 
 
 def token_logprobs(logits: Tensor, token_ids: Tensor) -> Tensor:

@@ -93,11 +93,8 @@ class LanguageActor:
     def load(cls, directory: str | Path, **changes: Any) -> Self:
         """The actor that a training has saved, asked and sampled as it was there.
 
-        Args:
-            changes: fields of `GuidedActorConfig` that shall differ, such as `temperature=0.0`.
-
-        Raises:
-            DataError: the folder does not say how its actor is asked; or as `load_actor`.
+        Fields of `GuidedActorConfig` may differ: `temperature=0.0`. `DataError` if the folder does
+        not say how its actor is asked, and as `load_actor`.
         """
         config, grammar = read_policy(Path(directory))
         return cls.from_config(replace(config, **changes), grammar)
@@ -132,9 +129,7 @@ class LanguageActor:
     def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
         """All C legal completions, and how probable each is for each of B observations, (B, C).
 
-        Raises:
-            ValueError: the actor decodes freely, so there is no list of completions.
-            ConfigError: as `act`.
+        `ValueError` if the actor decodes freely, so that there is none; `ConfigError` as `act`.
         """
         completions, probabilities = self.decoder.enumerate(self._prompts(observations))
         return [self._text(completion) for completion in completions], probabilities
@@ -142,12 +137,8 @@ class LanguageActor:
     def log_probs(self, observations: Sequence[str], actions: Sequence[Action]) -> np.ndarray:
         """How probable each of C completions is for each of B observations, (B, C) logarithms.
 
-        Args:
-            actions: sampled, different ones, each to its end.
-
-        Raises:
-            ValueError: the actor does not decode freely, or a completion begins another.
-            ConfigError: as `act`.
+        They were sampled, different ones, each to its end. `ValueError` if one begins another, or
+        the actor does not decode freely; `ConfigError` as `act`.
         """
         said = [action.token_ids for action in actions]
         return self.decoder.log_probs(self._prompts(observations), said)

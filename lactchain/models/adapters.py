@@ -153,11 +153,11 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
         )
     for key, tensor in own.items():
         told = weights[key]
-        if not told.is_floating_point():
-            raise DataError(f"{file}: {key}: expected finite numbers, got {told.dtype}")
-        if not told.to(tensor.dtype).isfinite().all():
-            held = f"some that {tensor.dtype} cannot hold"
-            raise DataError(f"{file}: {key}: expected finite numbers, got {held}")
+        if not (told.is_floating_point() and told.to(tensor.dtype).isfinite().all()):
+            raise DataError(
+                f"{file}: {key}: expected finite numbers, got others, or some too large for "
+                f"{tensor.dtype}"
+            )
         put(tensor, told)
 
 

@@ -99,12 +99,11 @@ class EmbeddingCritic(HeadedModel):
     def from_config(
         cls, config: CriticConfig, *, trainable: bool = False, value_scale: float = 1.0
     ) -> Self:
-        """The critic of `config.checkpoint`, or a new one whose values are all 0.
+        """The critic of `config.checkpoint`, or a new one of a `value_scale`, whose values are 0.
 
         Args:
             trainable: keep gradients: of adapter and head, or of all weights without an adapter;
                 of nothing where it is to stay frozen.
-            value_scale: of a new critic; a checkpoint has its own.
 
         Raises:
             ConfigError: the checkpoint's values mean something else than the configuration says;
@@ -176,12 +175,14 @@ class EmbeddingCritic(HeadedModel):
         elif not trainable:
             model.requires_grad_(False)
         units = stored["value_scale"], stored["value_offset"]
-        if adapted or whole:
-            return cls(model, tokenizer, config, *units).train(trainable)
-        config = replace(config, checkpoint=None, frozen=not trainable)  # a head of the base
-        critic = cls(model, tokenizer, config, *units)
-        critic._load_head(directory)
-        return critic.train(trainable)
+        if not (adapted or whole):  # a head of the base
+            config = replace(config, checkpoint=None, frozen=not trainable)
+            file = directory / cls.heads_file
+            stored, own = read_tensors(file, str(model.device)), model.score.weight
+            if HEAD not in stored or stored[HEAD].shape != own.shape:
+                raise DataError(f"{file}: {HEAD} is missing or of another shape")
+            put(own, stored[HEAD])
+        return cls(model, tokenizer, config, *units).train(trainable)
 
     def _meaning(self) -> dict[str, Any]:
         stored = {name: getattr(self.settings, name) for name in ("model", *MEANING)}
@@ -199,13 +200,6 @@ class EmbeddingCritic(HeadedModel):
 
     def _beside_trunk(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {HEAD: state[f"trunk.{HEAD}"]} if self._is_head_alone and state else {}
-
-    def _load_head(self, directory: Path) -> None:
-        file = directory / self.heads_file
-        stored, own = read_tensors(file, str(self.device)), self.base.score.weight
-        if HEAD not in stored or stored[HEAD].shape != own.shape:
-            raise DataError(f"{file}: {HEAD} is missing or of another shape")
-        put(own, stored[HEAD])
 
     def load_weights(self, directory: str | Path) -> None:
         """Reads what `save` wrote into this critic, to go on training where it stood."""

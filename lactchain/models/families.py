@@ -17,9 +17,8 @@ FAMILIES = (
 )  # fmt: skip
 """The `model_type` of those whose completions and log-probabilities were measured to be the same.
 
-Another family may well compute the same, and may as well be silently wrong: of the 189 types of
-causal language models that transformers 5.23 knows, some scale scores or logits by fields that are
-found nowhere else. `benchmarks/families.py` measures one, by an entry in its list.
+Another one may be silently wrong: some scale scores or logits by fields that are found nowhere
+else. `benchmarks/families.py` measures one, by an entry in its list.
 """
 
 

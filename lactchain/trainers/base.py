@@ -45,8 +45,7 @@ def training_arguments(
         report_to: trackers beside the local metrics.jsonl.
 
     Raises:
-        ConfigError: `settings.extra` holds an argument that is not free, or one with a value that
-            transformers refuses.
+        ConfigError: an argument in `settings.extra` is not free, or transformers refuses its value.
     """
     for name in settings.extra:
         if name not in FREE:
@@ -113,8 +112,7 @@ class RunTrainer(GuardedTrainer):
 class UpdateMeanTrainer(RunTrainer):
     """Base of the trainers whose loss is made of means over all items of an update.
 
-    Which rows share a micro-batch or a process then makes no difference, however many tokens each
-    of them has.
+    Which rows share a micro-batch or a process then makes no difference.
     """
 
     loss_is_scaled_for_ga = True
@@ -203,11 +201,7 @@ def save_result(
 ) -> None:
     """Writes the trained weights into a folder that other runs can start from, its manifest last.
 
-    Args:
-        files: further texts of the folder, by name.
-
-    Raises:
-        DiskError: the disk is full or read-only.
+    `files` are further texts of the folder, by name. `DiskError` where the disk is full.
     """
     with disk_errors(directory):
         trainer.save_model(str(directory))

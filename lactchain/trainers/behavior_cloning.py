@@ -61,9 +61,7 @@ def cloning_rows(
 ) -> tuple[list[CloningRow], Counter[str]]:
     """The rows to train on, and how many examples were dropped for which reason.
 
-    Args:
-        examples: observations and the completions to learn.
-        max_length: longest prompt and completion together, in tokens; longer examples are dropped.
+    Those are dropped of which prompt and completion have more than `max_length` tokens.
 
     Raises:
         DataError: there were examples, and none is left; or another tokenizer's model sampled one.

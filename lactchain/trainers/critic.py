@@ -42,13 +42,9 @@ class EpisodeTable:
     A critic of chains has no value for the last state of a cut episode, in which no chain was
     chosen: there the last decision gives the bootstrap instead, and is not trained on.
 
-    Args:
-        critic: reads the texts, and says under which discount rewards are summed.
-
     Attributes:
         inputs: token ids of the U different texts.
-        row_inputs: which input each row reads, (N,).
-        row_episodes: which episode each row is of, (N,).
+        row_inputs, row_episodes: which input each row reads, and of which episode it is, (N,).
     """
 
     def __init__(self, trajectories: Sequence[Trajectory], critic: EmbeddingCritic) -> None:
@@ -181,9 +177,8 @@ class RegressionRows(Dataset):
 class CriticTrainer(HeadedTrainer):
     """Fits values to returns, R_t = r_t + γ^k R_{t+1} (`Trajectory.returns`), or to λ-returns.
 
-    Where episodes were cut, or λ is below 1, targets depend on the critic. They are computed anew
-    at the beginning of each epoch, and kept in every checkpoint, so that a run resumed within an
-    epoch goes on with the same numbers.
+    Where episodes were cut, or λ is below 1, targets depend on the critic: they are computed anew
+    at the beginning of each epoch, and kept in every checkpoint.
 
     Metrics: `train/loss`, in units of the critic's `value_scale`; `eval/r2` and `eval/rmse` against
     the Monte-Carlo returns of held-out episodes; `eval/value_mean`, `eval/return_mean` and

@@ -54,9 +54,8 @@ def preference_rows(
 ) -> tuple[list[PreferenceRow], Counter[str]]:
     """The rows to train on, and how many pairs were dropped for which reason.
 
-    Args:
-        max_length: longest prompt and completion together, in tokens. Longer pairs are dropped,
-            not cut: a completion cut to nothing is a mean over no tokens.
+    Those are of which prompt and completion have more than `max_length` tokens, and are not cut: a
+    completion cut to nothing is a mean over no tokens.
 
     Raises:
         DataError: there were pairs, and none is left; or another tokenizer's model sampled one.

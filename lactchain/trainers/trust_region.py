@@ -141,10 +141,7 @@ class TrustRegion(TrainerCallback):
 
 
 def _halve_rate(optimizer: Optimizer, scheduler: LRScheduler, given: float) -> int:
-    """Halves the rate of all updates to come; returns how often that was done, since the start.
-
-    The scheduler keeps it in every checkpoint.
-    """
+    """Halves the rate of all updates to come; how often so since the start, by the scheduler."""
     scheduler.base_lrs = [rate / 2 for rate in scheduler.base_lrs]
     for group in optimizer.param_groups:
         group["lr"] /= 2

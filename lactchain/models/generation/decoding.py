@@ -94,8 +94,8 @@ class Decoder:
         """One completion to each of B prompts; equal prompts are read once and branched.
 
         Args:
-            prompts: B lists of token ids, each beginning with the decoder's prefix.
-            seeds: B row seeds, each below 2**64.
+            prompts: token ids, each beginning with the decoder's prefix.
+            seeds: of the rows, each below 2**64.
 
         Raises:
             ValueError: a prompt does not begin with the prefix, ends with it, or is too long.
@@ -139,17 +139,11 @@ class Decoder:
     def enumerate(
         self, prompts: Sequence[Sequence[int]]
     ) -> tuple[list[tuple[int, ...]], np.ndarray]:
-        """The exact distribution over all C legal completions, for each of B prompts.
+        """All C legal completions, in token ids, and their probabilities for B prompts, (B, C).
 
         Each text of the tree of completions is read once for a prompt, depth first, as many at a
         time as `CACHE_BYTES` hold; it pays above about a dozen samples a prompt. The tree has as
-        many leaves as there are chains: keep it to a few thousand.
-
-        Returns:
-            the token ids of each completion (C), and their probabilities (B, C).
-
-        Raises:
-            ValueError: the decoder has no automaton, so there is no list of completions.
+        many leaves as there are chains: keep it to a few thousand. `ValueError` without automaton.
         """
         if self.automaton is None:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
