@@ -65,11 +65,7 @@ def attach_lora(
 def save_adapter(
     model: PeftModel, directory: str | Path, state: dict[str, torch.Tensor] | None = None
 ) -> None:
-    """Writes the adapter and its record; the base stays where it is.
-
-    Args:
-        state: the weights by the model's own names, where the model has but a part of them.
-    """
+    """Writes the adapter and its record; of a sharded model with the whole `state` of weights."""
     # "auto" would ask the hub whether the vocabulary was resized.
     model.save_pretrained(directory, save_embedding_layers=False, state_dict=state)
     write_adapter_record(directory, base_folder(model))
@@ -107,9 +103,8 @@ def load_adapter(
 ) -> PeftModel:
     """`model` with the adapter in `directory`, after checking that they belong together.
 
-    Args:
-        trainable: go on training it. Otherwise the whole model is frozen, and an adapter that was
-            never trained is refused, since it changes nothing.
+    Unless it is to be trained on, the whole model is frozen, and an adapter that was never trained
+    is refused, since it changes nothing.
 
     Raises:
         DataError: files missing or damaged, another base or tokenizer, keys or shapes that do not

@@ -286,8 +286,8 @@ def load_shape(path: Path) -> PretrainedConfig:
 def _end_in_eos_if_declared(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     """Lets every text end in the end of sequence where tokenizer_config.json says so.
 
-    Embedding models such as SFR-Embedding-Mistral pool that token. transformers 5 no longer reads
-    `add_eos_token` where there is a tokenizer.json, whose post-processor adds a beginning alone.
+    Embedding models such as SFR-Embedding-Mistral pool that token. transformers 5 does not read
+    `add_eos_token` where there is a tokenizer.json.
     """
     added = tokenizer("")["input_ids"]
     declared = read_model_json(path / "tokenizer_config.json").get("add_eos_token")

@@ -20,7 +20,7 @@ from lactchain.config.strategies import resolve_strategy
 from lactchain.errors import DataError
 from lactchain.types import Action, ChainGrammar, Conversation
 
-# Stands for the observation while the chat template is rendered; no template knows this word.
+# Stands for the observation while the chat template is rendered.
 _SLOT = "LACTCHAIN-OBSERVATION-SLOT"
 
 # Templates that write the date take this one: the prompts of a run are the same tomorrow.
@@ -81,10 +81,7 @@ class PromptTemplate:
         return self.encode_batch([observation])[0]
 
     def encode_batch(self, observations: Sequence[str | Conversation]) -> list[list[int]]:
-        """The token ids of the prompts for B observations, each its own length.
-
-        A conversation, with whatever instruction it has, is a prompt by the chat template alone.
-        """
+        """Token ids of B prompts; a conversation, whatever instruction it has, is one itself."""
         texts = [text for text in observations if isinstance(text, str)]
         encoded = iter(self._encode_texts(texts))
         return [
@@ -263,7 +260,7 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, **options
 def end_of_completion(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """The special token that the chat template closes a completion with; else the end of a text.
 
-    Models are trained to say this one: for Gemma and Phi 3 it is another than the end of a text.
+    Models are trained to say this one, which for Gemma and Phi 3 is another.
     """
     answered = [{"role": "user", "content": "-"}, {"role": "assistant", "content": _SLOT}]
     try:

@@ -32,7 +32,7 @@ def device() -> torch.device:
 def free_memory() -> None:
     """Frees models that are not used any more, and what torch keeps of them on a GPU.
 
-    A trainer and its callbacks know each other, so that its model waits for the garbage collector.
+    A trainer knows itself as its callback, so that its model waits for the garbage collector.
     """
     gc.collect()
     torch.cuda.empty_cache()

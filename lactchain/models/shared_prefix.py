@@ -1,10 +1,9 @@
 """Training passes over texts that begin alike: what they share is read once, with its gradient.
 
-*Rows* of a batch whose prompts all begin with the policy's instruction, which in sentences is most
-of a prompt, are one sequence (1, P + B · T): the P shared tokens, and the B rows of T columns
-behind them. Layers take tokens one by one, and only attention tells whose they are: a row sees the
-shared tokens, and itself. Source of the idea: Hydragen (Juravsky et al. 2024, arXiv:2402.05099),
-here for training.
+Rows of a batch whose prompts all begin with the policy's instruction are one sequence
+(1, P + B · T): the P shared tokens, and the B rows of T columns behind them. Layers take tokens one
+by one, and only attention tells whose they are: a row sees the shared tokens, and itself. Source of
+the idea: Hydragen (Juravsky et al. 2024, arXiv:2402.05099), here for training.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,8 @@ from lactchain.models.families import FAMILIES, additive_mask
 READ_ONCE = "lactchain_read_once"
 
 WORTH = 0.25
-"""The share of a batch's tokens that has to be saved by reading its beginning apart. Taking a batch
-apart costs tiny models up to a tenth of a step, as much as a tenth of the tokens does."""
+"""The share of a batch's tokens that has to be saved by taking it apart, which costs tiny models up
+to a tenth of a step."""
 
 
 def shared_attention(

@@ -58,10 +58,9 @@ CHAT_TEMPLATE = (
 def build_tiny_tokenizer(
     corpus: Iterable[str], vocab_size: int = TinyModelConfig.vocab_size
 ) -> PreTrainedTokenizerFast:
-    """Byte-level BPE trained on `corpus`, with a Mistral-style chat template.
+    """Byte-level BPE trained on `corpus`, with a Mistral-style chat template; no token is unknown.
 
-    Every text can be encoded and comes back verbatim: there is no unknown token. Merges stay inside
-    `PIECES`; a piece that occurs once in the corpus is not worth a token of its own.
+    Merges stay inside `PIECES`; a piece that occurs once in the corpus is not worth a token.
     """
     tokenizer = Tokenizer(BPE())
     in_pieces = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
@@ -110,11 +109,9 @@ def mistral_config(config: TinyModelConfig, tokenizer: PreTrainedTokenizerFast) 
 def build_tiny_actor(
     path: str | Path, corpus: Iterable[str], config: TinyModelConfig | None = None, seed: int = 0
 ) -> None:
-    """Writes an untrained actor and its tokenizer to the folder `path`.
+    """Writes an untrained actor to the folder `path`, and a tokenizer that learns from a corpus.
 
-    Args:
-        corpus: observations and completions, that the tokenizer learns from.
-        seed: of the weights; the global random state is left as it was.
+    The `seed` is of the weights; the global random state is left as it was.
     """
     config = config or TinyModelConfig()
     tokenizer = build_tiny_tokenizer(corpus, config.vocab_size)

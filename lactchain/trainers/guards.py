@@ -132,8 +132,7 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
     def on_substep_end(self, args, state, control, **kwargs) -> None:
         """Ends the training within an update, if a signal came to any process.
 
-        What was accumulated is computed anew by the run that goes on: its draws are taken back, and
-        its metrics.
+        A run that goes on accumulates anew: the draws are taken back, and the metrics.
         """
         if not distributed.any_of(stop_requested() > 0):
             return
@@ -343,9 +342,9 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
 class SharedOut(BatchSampler):
     """Batches of a sampler in updates of `num_processes`; what is left over is spread among them.
 
-    accelerate fills the last update up with rows of the epoch's beginning, which count twice then.
-    Losses here are means over an update, so batches of an update may differ in size. No process may
-    be without one: of fewer rows than processes some come more than once.
+    accelerate would fill the last update up with rows that count twice then. Losses here are means
+    over an update, so its batches may differ in size. No process may be without one: of fewer rows
+    than processes some come more than once.
     """
 
     def __init__(self, batches: BatchSampler, num_processes: int) -> None:

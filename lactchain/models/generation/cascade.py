@@ -47,8 +47,8 @@ def cascade_attention(
     """Attends to the shared prefix and to the row's own columns under one softmax.
 
     Of the last layer a decoder reads the last position only: the others are not computed there,
-    and get a copy of it. Heads stand before rows in what is multiplied here: so the scores on the
-    prefix are one matrix per key head, and are written where the softmax reads them.
+    and get a copy of it. Heads stand before rows in what is multiplied here, so that the scores on
+    the prefix are one matrix per key head.
 
     Args:
         query: (B, H, Q, D), the new tokens of each row.
