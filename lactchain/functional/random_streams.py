@@ -1,9 +1,8 @@
 """Random numbers of many rows at once, each from a stream of its own.
 
-SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators"), a
-counter-based generator: draw k of a stream is a function of (stream, k). So a batch draws without
-a loop, a row draws the same whatever else is in the batch, and the very same lines serve Python
-integers and arrays of uint64.
+SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators"): draw k of a
+stream is a function of (stream, k). So a batch draws without a loop, a row draws the same whatever
+else is in the batch, and the same lines serve Python integers and arrays of uint64.
 """
 
 import hashlib

@@ -129,7 +129,7 @@ class LanguageActor:
     def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
         """All C legal completions, and how probable each is for each of B observations, (B, C).
 
-        `ValueError` if the actor decodes freely, so that there is none; `ConfigError` as `act`.
+        `ValueError` if the actor decodes freely; `ConfigError` as `act`.
         """
         completions, probabilities = self.decoder.enumerate(self._prompts(observations))
         return [self._text(completion) for completion in completions], probabilities

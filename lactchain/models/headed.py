@@ -1,7 +1,6 @@
 """A transformer with heads of our own: what critics share with models of other values.
 
-Heads compute in float32 whatever the trunk computes in, even where the mixed precision of FSDP2
-hands out their weights in 16 bits.
+Heads compute in float32 whatever the trunk computes in, and mixed precision hands out.
 """
 
 import json
@@ -75,11 +74,7 @@ class HeadedModel(nn.Module):
         return {"dtype": str(config.dtype).removeprefix("torch.")} | bits
 
     def save(self, directory: str | Path, *, write: bool = True) -> None:
-        """Writes adapter or weights, heads, and what the values mean.
-
-        Args:
-            write: whether this process does. Of a sharded model, all of them call this.
-        """
+        """Adapter or weights, heads, and what they mean; of a sharded model all processes call."""
         state = whole_state(self, only_trained=self.adapted)
         beside = self._beside_trunk(self.state_dict() if state is None else state)
         if not write:

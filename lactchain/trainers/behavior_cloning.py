@@ -1,8 +1,7 @@
 """Behaviour cloning: (prompt, completion) → an actor that answers alike.
 
 Only completions are learnt. Rows are token ids: what the actor is asked later is, token for token,
-what it was trained on. A cloning may end when the actor reads (`ReadingCheck`): not after a number
-of chains, which differs by model.
+what it was trained on. A cloning may end when the actor reads (`ReadingCheck`).
 """
 
 import logging

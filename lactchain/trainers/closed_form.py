@@ -1,8 +1,8 @@
 """A critic's head in closed form: ridge regression of returns on what the encoder makes of texts.
 
-Gradient steps find in minutes, and worse, what is solved for here in a second: an encoder that
-reads has the value in its features. Source: Hoerl & Kennard 1970, "Ridge regression"; the strength
-is chosen by cross-validation over whole episodes, since the decisions of one correlate.
+Gradient steps find in minutes, and worse, what is solved for here in a second. Source: Hoerl &
+Kennard 1970, "Ridge regression"; the strength is chosen by cross-validation over whole episodes,
+since the decisions of one correlate.
 """
 
 from dataclasses import dataclass

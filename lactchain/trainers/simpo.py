@@ -71,7 +71,8 @@ def preference_rows(
     rows, dropped = [], Counter()
     for number, (pair, prompt) in enumerate(zip(pairs, prompts, strict=True)):
         row = {"prompt_ids": prompt, **{side: ids[number] for side, ids in completions.items()}}
-        row["sampled_logps"] = [_mean(pair.chosen_logprobs), _mean(pair.rejected_logprobs)]
+        sampled = pair.chosen_logprobs, pair.rejected_logprobs
+        row["sampled_logps"] = [sum(logps) / len(logps) if logps else math.nan for logps in sampled]
         row["pair"] = number
         reason = drop_reason(row, max_length)
         if reason is None:
@@ -81,10 +82,6 @@ def preference_rows(
     if pairs and not rows:
         raise DataError(f"all {len(pairs)} pairs were dropped: {dict(dropped)}")
     return rows, dropped
-
-
-def _mean(logprobs: Sequence[float]) -> float:
-    return sum(logprobs) / len(logprobs) if logprobs else math.nan
 
 
 def drop_reason(row: PreferenceRow, max_length: int | None = None) -> str | None:

@@ -1,8 +1,7 @@
 """A training that cannot leave the neighbourhood of the policy that sampled its data.
 
-How far a step moves a policy does not follow from its learning rate: Adam's first updates move
-every weight by about the rate, whatever the gradient. So the distance itself is measured, after
-each update and before it counts.
+Adam's first updates move every weight by about the learning rate, whatever the gradient. So the
+distance itself is measured, after each update and before it counts.
 """
 
 import logging

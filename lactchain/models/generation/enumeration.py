@@ -1,7 +1,6 @@
 """All legal completions as the leaves of a tree, and a walk that weighs each of them.
 
-Chains of up to nine actions have thousands of completions, but they share their beginnings. The
-walk reads each beginning once: what it costs is the number of nodes, and not the number of
+The walk reads each beginning once: what it costs is the number of nodes, and not the number of
 completions times their length. It goes down before it goes on sideways, so that only few beginnings
 wait with their keys and values in memory.
 """
@@ -121,8 +120,8 @@ def rows_at_once(
 ) -> int:
     """How many rows a walk reads at a time, to hold `CACHE_BYTES` of keys and values at most.
 
-    Besides them, those are held that they were branched from, and those whose branches have to
-    wait: at most at each level at which texts fork. One row is always read.
+    Besides them, those are held that they were branched from, and one lot for each level at which
+    texts fork. One row is always read.
     """
     num_forks, width = tree.room()
     own = max(map(len, prompts)) - len(trunk.prefix_ids)
