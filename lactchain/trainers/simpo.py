@@ -190,13 +190,14 @@ class SimPOTrainer(UpdateMeanTrainer):
                 f"attention: expected sdpa or eager, which take a mask per pair, got {attention}"
             )
         check_family(model)
+        share = can_read_once(model)
         if len(rows) and "prompt_ids" not in rows[0]:
             pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
             rows, _ = preference_rows(pairs, PromptTemplate(tokenizer), tokenizer)
         super().__init__(
             model=model,
             args=args,
-            data_collator=PreferenceCollator(tokenizer.pad_token_id, can_read_once(model)),
+            data_collator=PreferenceCollator(tokenizer.pad_token_id, share),
             train_dataset=rows,
             processing_class=tokenizer,
             **kwargs,
