@@ -81,8 +81,7 @@ def training_arguments(
         _try_steps(arguments)
     except Exception as error:  # noqa: BLE001  - theirs are of every kind (transformers 5.23)
         raise ConfigError(f"training.extra: refused by transformers: {error}") from error
-    # A process that sees several GPUs would spread each batch over all of them (nn.DataParallel),
-    # under other batch sizes than those of the settings.
+    # Else several GPUs that a process sees share each batch (nn.DataParallel), of another size.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
