@@ -94,7 +94,7 @@ def test_a_sharded_critic_has_equal_values_on_all_ranks_and_after_loading(sharde
 
 def refused(tiny, folder):
     with pytest.raises(ConfigError, match="expected whole weights in each process, got FSDP"):
-        losses("ilql", tiny, folder, 2, lora=True)
+        losses("ilql", tiny, folder / "run", 2, lora=True)
 
 
 @pytest.mark.slow
