@@ -278,6 +278,6 @@ def test_the_time_limit_of_a_run_holds_for_its_process_group(run_dir, monkeypatc
     assert training_arguments(TRAINING, run_dir, seed=0).ddp_timeout == 7 * 60
     monkeypatch.setattr("accelerate.PartialState", state)
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    monkeypatch.setattr(distributed, "_peers", lambda: None)  # there is no other process
+    monkeypatch.setattr(distributed, "_peers", object())  # there is no other process
     distributed.initialise()
     assert given["timeout"] == timedelta(minutes=7)

@@ -43,6 +43,8 @@ _GONE = re.compile(
 timeout = timedelta(minutes=30)
 """How long a process waits for the others; set it before this one joins them."""
 
+_peers: "Peers | None" = None
+"""The other processes, which are watched once this one has met them."""
 LOOK_SECONDS = 1.0
 LOOKS = {"died": 3, "is stopped": 10}
 """So often in a row a process is found dead, or stopped, before that counts."""
@@ -84,6 +86,7 @@ def check_launcher() -> None:
 
 def initialise() -> "PartialState":
     """Joins the process group (gloo without CUDA, else NCCL); `ConfigError` for a wrong size."""
+    global _peers
     import torch
     from accelerate import PartialState
 
@@ -97,8 +100,9 @@ def initialise() -> "PartialState":
     uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
     options = {"timeout": timeout} if world_size() > 1 else {}
     state = PartialState(cpu=uses_cpu, **options)
-    if world_size() > 1:
-        _peers()
+    if world_size() > 1 and _peers is None:
+        _peers = Peers(rank(), world_size(), _connection())
+        threading.Thread(target=_peers.watch, daemon=True).start()
     if state.num_processes != world_size():
         raise ConfigError(
             f"process group: expected {world_size()} processes, got {state.num_processes}; "
@@ -112,15 +116,15 @@ def leave(in_good_order: bool = True) -> None:
 
     The others miss a process that does not leave in good order, and end.
     """
+    global _peers
     # Gloo's threads otherwise outlive the interpreter, and abort a process that had ended well.
     torch = sys.modules.get("torch")
-    peers = _peers() if _peers.cache_info().currsize else None
-    if peers is not None and in_good_order:
-        peers.leave()
+    if _peers is not None and in_good_order:
+        _peers.leave()
     if torch is not None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     _store.cache_clear()
-    _peers.cache_clear()
+    _peers = None
 
 
 def is_lost(error: RuntimeError) -> bool:
@@ -133,12 +137,12 @@ def is_lost(error: RuntimeError) -> bool:
 
 def has_met() -> bool:
     """Whether this process has met the others of its launch."""
-    return world_size() == 1 or _peers.cache_info().currsize > 0
+    return world_size() == 1 or _peers is not None
 
 
 def ended() -> str:
     """Who of the others on this machine is not there any more, in words."""
-    ranks = _peers().ended() if _peers.cache_info().currsize else []
+    ranks = [] if _peers is None else _peers.ended()
     return f"rank {ranks[0]}" if ranks else "another process"
 
 
@@ -266,14 +270,6 @@ def _store() -> "Store":
         return HashStore()
     initialise()
     return _connection()
-
-
-@functools.cache
-def _peers() -> "Peers":
-    """The other processes, which are watched from now on."""
-    peers = Peers(rank(), world_size(), _connection())
-    threading.Thread(target=peers.watch, daemon=True).start()
-    return peers
 
 
 def _connection() -> "Store":
