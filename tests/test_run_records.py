@@ -64,21 +64,22 @@ def test_how_long_a_run_has_worked_is_the_sum_over_its_starts(run_dir, monkeypat
     monkeypatch.setattr("lactchain.runs.run.time", told)
     killed = Run.open(run_dir, Config())
     with Run.open(run_dir / "round_1", Config()) as part:
-        clock[0] += 25
-        part.log({"loss": 1.0}, step=0)
-        killed.log({"loss": 1.0}, step=0)
-    killed._lock.close()  # which takes its time along
+        for seconds in (20, 5):  # the latter a kill takes along: it came just after
+            clock[0] += seconds
+            for run in (part, killed):
+                run.log({"loss": 1.0}, step=0)
+    killed._lock.close()
     clock[0] += 1000
     with Run.open(run_dir, Config()) as stopped:
         clock[0] += 7
         stopped.log({"loss": 1.0}, step=1)
     again = Run.open(run_dir, Config())
     clock[0] += 3
-    assert again.worked() == {"wall_seconds": 10.0, "time/cpu_seconds": 5.0}
+    assert again.worked() == {"wall_seconds": 30.0, "time/cpu_seconds": 15.0}
     again.finish({})
     with Run.open(run_dir, Config()):
         clock[0] += 100  # for nothing: it is finished
-    for folder, seconds in ((run_dir, 10), (run_dir / "round_1", 25)):
+    for folder, seconds in ((run_dir, 30), (run_dir / "round_1", 25)):
         assert open_run(folder).minutes == pytest.approx(seconds / 60)
 
 

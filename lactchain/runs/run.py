@@ -41,6 +41,9 @@ from lactchain.storage.manifests import (
     write_with_manifest,
 )
 
+SECONDS_BETWEEN_NOTES = 10.0
+"""How often a run notes how long it has worked, as it logs; a kill loses what came after."""
+
 log = logging.getLogger(__name__)
 
 
@@ -70,6 +73,7 @@ class Run(AbstractContextManager["Run"]):
         self._lock = lock
         self._before = before or {}
         self._began = time.perf_counter(), _cpu_seconds()
+        self._noted = self._began[0]
 
     @classmethod
     def of(cls, config: Any) -> "Run":
@@ -140,6 +144,7 @@ class Run(AbstractContextManager["Run"]):
 
     def _note_time(self) -> None:
         """Keeps it for the next start, as if other processes had worked as much as this one."""
+        self._noted = time.perf_counter()
         if self._lock is None or self._lock.closed or self.finished or not is_run(self.directory):
             return
         cpu = _cpu_seconds() - self._began[1]
@@ -206,6 +211,8 @@ class Run(AbstractContextManager["Run"]):
         if distributed.is_main():
             record = {"step": step, "time": round(time.time(), 3), **metrics}
             append_json_lines(self.directory / "metrics.jsonl", [record])
+            if time.perf_counter() - self._noted > SECONDS_BETWEEN_NOTES:
+                self._note_time()
 
     def log_once(self, metrics: Mapping[str, Any], step: int) -> Mapping[str, Any]:
         """The same, unless that step has such a record: a part that is repeated is silent.
