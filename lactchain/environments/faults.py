@@ -273,7 +273,8 @@ def undone(call: Callable[P, Result]) -> Callable[P, Result]:
         finally:
             for value, read, put_back in before:
                 if read() != value:
-                    with suppress(ValueError):  # only the main thread may set handlers
+                    # Only the main thread may set handlers, and a folder may be gone.
+                    with suppress(OSError, TypeError, ValueError):
                         put_back(value)
 
     return and_back
