@@ -5,6 +5,7 @@ whatever its script puts there, and `summary.json`, written last: a folder with 
 """
 
 import logging
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
@@ -280,8 +281,13 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     for number, record in enumerate(records, start=1):
         if (first := seen.setdefault(repr(record), number)) != number:
             raise DataError(f"{file}: line {number} is line {first} again; remove one of them")
-        if not {type(record.get("step")), type(record.get("time", 0))} <= {int, float}:
-            raise DataError(f"{file}: line {number}: expected a step and a time; mend or remove it")
+        kinds = {type(record.get("step")), type(record.get("time", 0))}
+        whole = [abs(value) for value in record.values() if type(value) is int]
+        if not kinds <= {int, float} or max(whole, default=0) > sys.float_info.max:
+            raise DataError(
+                f"{file}: line {number}: expected a step and a time, and numbers that a float can "
+                "be; mend or remove it"
+            )
     return records
 
 
