@@ -31,11 +31,8 @@ def member_net(network: Network, parameters: Parameters, member: int) -> nn.Sequ
     return nn.Sequential(*layers[:-1])
 
 
-FIVE = Inputs("vector", (5,))
-
-
-def three_members(inputs=FIVE):
-    network = Network(inputs, (7, 6), 3)
+def three_members():
+    network = Network(5, (7, 6), 3)
     return network, Parameters([{"net": network.initial(RNG)} for _ in range(3)])
 
 
@@ -48,27 +45,13 @@ def test_a_batched_mlp_is_torchs_mlp_for_each_member():
         torch.testing.assert_close(outputs[member], expected)
 
 
-def test_a_batched_cnn_is_torchs_convolution_for_each_member():
-    space = spaces.Box(0, 255, (12, 14, 3), np.uint8)
-    inputs = Inputs.of(space)
-    assert inputs.shape == (3, 12, 14) and inputs.channels_last
-    network, parameters = three_members(inputs)
-    images = RNG.integers(0, 256, (3, 2, *space.shape)).astype(np.uint8)
-    outputs = network(parameters.views["net"], inputs.encode(images))
-    for member in range(3):
-        w = [view[member] for view in parameters.views["net"]]
-        x = torch.from_numpy(images[member]).permute(0, 3, 1, 2) / 255
-        x = torch.relu(nn.functional.conv2d(x, w[0], w[1], 2))
-        x = torch.relu(nn.functional.conv2d(x, w[2], w[3], 2)).flatten(1)
-        x = torch.relu(torch.relu(x @ w[4] + w[5]) @ w[6] + w[7]) @ w[8] + w[9]
-        torch.testing.assert_close(outputs[member], x)
-
-
-def test_channels_may_come_first_and_numbers_of_cells_are_coded_one_hot():
-    assert Inputs.of(spaces.Box(0, 255, (3, 12, 14), np.uint8)) == Inputs("image", (3, 12, 14))
-    codes = Inputs.of(spaces.MultiDiscrete([2, 3])).encode(np.array([[[1, 2]], [[0, 0]]]))
+def test_numbers_of_cells_are_coded_one_hot_and_pictures_flattened():
+    codes = Inputs(spaces.MultiDiscrete([2, 3])).encode(np.array([[[1, 2]], [[0, 0]]]))
     assert codes.tolist() == [[[0, 1, 0, 0, 1]], [[1, 0, 1, 0, 0]]]
-    assert Inputs.of(spaces.Discrete(3)).encode(np.array([[2]])).tolist() == [[[0, 0, 1]]]
+    assert Inputs(spaces.Discrete(3)).encode(np.array([[2]])).tolist() == [[[0, 0, 1]]]
+    picture = spaces.Box(0, 255, (2, 3), np.uint8)
+    seen = Inputs(picture, rescale=True).encode(np.array([[[[0, 255, 0], [255, 0, 255]]]]))
+    assert seen.tolist() == [[[-1, 1, -1, 1, -1, 1]]]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +66,13 @@ def test_channels_may_come_first_and_numbers_of_cells_are_coded_one_hot():
     ],
 )
 def test_a_space_that_no_network_sees_or_that_has_no_bounds_to_rescale_is_refused(space, rescale):
-    said = "rescale_observations: expected a Box of vectors" if rescale else "observation space: "
+    said = (
+        "rescale_observations: expected a Box with finite bounds"
+        if rescale
+        else "observation space: "
+    )
     with pytest.raises(ConfigError, match=said):
-        Inputs.of(space, rescale=rescale)
+        Inputs(space, rescale)
 
 
 def test_numbers_are_rescaled_from_the_bounds_of_their_space_and_only_if_asked():

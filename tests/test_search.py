@@ -69,7 +69,7 @@ def outputs(kind, config, learnt, spaces):
     for part in population.parts.values():
         for name, views in part.views.items() if isinstance(part, Parameters) else ():
             if kind is DDPG and name != "pi":
-                found.append(population.critic(views, x, actions).detach())
+                found.append(population.critic(views, torch.cat([x, actions], -1)).detach())
             else:
                 net = {"actor": "actor", "critic": "critic", "q": "network", "pi": "actor"}[name]
                 found.append(getattr(population, net)(views, x).detach())

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from lactchain.baselines.networks import Parameters
-from lactchain.baselines.population import QPopulation, mean_metrics, mean_row
+from lactchain.baselines.population import QLearner, mean_metrics, mean_row
 from lactchain.baselines.transitions import Minibatch, TransitionData
 from lactchain.functional.losses import cql_penalty, regression_loss
 
 
-class CQL(QPopulation):
+class CQL(QLearner):
     """P members with a `CQLConfig` each that learn from one data set."""
 
     def _make_parts(self) -> None:
         super()._make_parts()
-        shape = (1, *self.inputs.shape)
+        shape = (1, self.inputs.num_features)
         units = {"mean": [np.zeros(shape)], "deviation": [np.ones(shape)]}
         self.units = Parameters([units for _ in self.configs]).copy()
 
@@ -41,7 +41,7 @@ class CQL(QPopulation):
         return mean_metrics(self._round(partial(data.sample, self.num_members), progress))
 
     def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
-        """One step of all members; see `Population`."""
+        """One step of all members; see `TransitionLearner`."""
         actions = torch.from_numpy(batch.actions)
         q = self.values(self.encode(batch.observations))
         q_data = q.gather(-1, actions[..., None])[..., 0]
@@ -59,7 +59,7 @@ class CQL(QPopulation):
 
     def _measure(self, data: TransitionData) -> None:
         """Takes the data's mean and deviation as units, where observations are numbers."""
-        if self.inputs.kind != "vector":
+        if self.inputs.sizes:
             return
         rows = self.inputs.encode(data.observations[None])[0]
         deviation = rows.std(0, correction=0)

@@ -13,20 +13,21 @@ from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Network, Parameters
-from lactchain.baselines.population import Adam, Population, mean_metrics, mean_row
+from lactchain.baselines.population import Adam, TransitionLearner, mean_metrics, mean_row
 from lactchain.baselines.transitions import Minibatch
 from lactchain.errors import ConfigError
 
 
-class DDPG(Population):
+class DDPG(TransitionLearner):
     """P members with a `DDPGConfig` each that learn off-policy."""
 
     def _make_parts(self) -> None:
         if not isinstance(self.action_space, spaces.Box):
             raise ConfigError(f"DDPG: expected Box actions, got {self.action_space}")
         config, width, rng = self.config, int(np.prod(self.action_space.shape)), self.rng
-        self.actor = Network(self.inputs, config.hidden, width, config.activation, 0.01)
-        self.critic = Network(self.inputs, config.hidden, 1, config.activation, num_extra=width)
+        features = self.inputs.num_features
+        self.actor = Network(features, config.hidden, width, config.activation, 0.01)
+        self.critic = Network(features + width, config.hidden, 1, config.activation)
         self.actors = Parameters([{"pi": self.actor.initial(rng)} for _ in self.configs])
         self.critics = Parameters([{"q0": self.critic.initial(rng)} for _ in self.configs])
         self.target_actors, self.target_critics = self.actors.copy(), self.critics.copy()
@@ -45,23 +46,19 @@ class DDPG(Population):
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
         """One iteration: some steps in every copy, then a round of updates; their mean metrics."""
-        self.collect(envs)
-        if self.replay.total < self.config.learning_starts:
+
+        def act(enough: bool) -> np.ndarray:
+            if enough:
+                return self.act(envs.observations)
+            shape = (*envs.shape, *self.action_space.shape)
+            return self.rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+
+        if not self._collect(envs, act):
             return {}
         return mean_metrics(self._round(self.replay.sample, progress))
 
-    def collect(self, envs: MemberEnvs) -> None:
-        """Plays `train_every_env_steps` steps of each member into the replay buffer."""
-        for _ in range(self.config.train_every_env_steps // self.config.num_envs):
-            if self.replay.total < self.config.learning_starts:
-                shape = (*envs.shape, *self.action_space.shape)
-                actions = self.rng.uniform(-1.0, 1.0, shape).astype(np.float32)
-            else:
-                actions = self.act(envs.observations)
-            self.replay.add(envs.step(actions))
-
     def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
-        """One step of all members; see `Population`."""
+        """One step of all members; see `TransitionLearner`."""
         x = self.inputs.encode(batch.observations)
         actions = torch.from_numpy(batch.actions).flatten(2).float()
         error = self.values(self.critics, x, actions) - self.targets(batch)
@@ -96,4 +93,4 @@ class DDPG(Population):
 
     def values(self, critics: Parameters, x: Tensor, actions: Tensor) -> Tensor:
         """Q(s, a), (P, B)."""
-        return self.critic(critics.views["q0"], x, actions)[..., 0]
+        return self.critic(critics.views["q0"], torch.cat([x, actions], dim=-1))[..., 0]

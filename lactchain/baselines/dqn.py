@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.population import QPopulation, mean_row
+from lactchain.baselines.population import QLearner, mean_row
 from lactchain.baselines.transitions import Minibatch
 from lactchain.functional.losses import regression_loss
 
 
-class DQN(QPopulation):
+class DQN(QLearner):
     """P members with a `DQNConfig` each that learn off-policy."""
 
     def _make_parts(self) -> None:
@@ -55,21 +55,18 @@ class DQN(QPopulation):
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
         """One iteration: some steps in every copy, then a round of updates; metrics of the last."""
-        self.collect(envs, progress)
-        metrics = {"train/exploration": self.exploration(progress)[:, 0]}
-        if self.replay.total < self.config.learning_starts:
+        rate = self.exploration(progress)
+
+        def act(enough: bool) -> np.ndarray:
+            return self.act(envs.observations, epsilon=rate if enough else 1.0)
+
+        metrics = {"train/exploration": rate[:, 0]}
+        if not self._collect(envs, act):
             return metrics
         return metrics | self._round(self.replay.sample, progress)[-1]
 
-    def collect(self, envs: MemberEnvs, progress: float) -> None:
-        """Plays `train_every_env_steps` steps of each member into the replay buffer."""
-        for _ in range(self.config.train_every_env_steps // self.config.num_envs):
-            starting = self.replay.total < self.config.learning_starts
-            epsilon = 1.0 if starting else self.exploration(progress)
-            self.replay.add(envs.step(self.act(envs.observations, epsilon=epsilon)))
-
     def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
-        """One step of all members; see `Population`."""
+        """One step of all members; see `TransitionLearner`."""
         x = self.encode(batch.observations)
         actions = torch.from_numpy(batch.actions)[..., None]
         targets = self.targets(batch)

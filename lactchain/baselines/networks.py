@@ -7,10 +7,9 @@ and members there are, and a layer is one `baddbmm` for all members. P = 1 is th
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -23,159 +22,107 @@ from torch.nn import functional as F
 from lactchain.errors import ConfigError
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
-# Convolutions before an MLP on images: channels out, kernel, stride (after Mnih et al. 2015,
-# scaled down).
-CONVOLUTIONS = ((16, 4, 2), (32, 3, 2))
 
 Shapes = dict[str, list[tuple[int, ...]]]
 """Network → shapes of the arrays of one member, which lie one after the other."""
 
 
-@dataclass(frozen=True)
 class Inputs:
-    """How observations become numbers: an image, a one-hot code, or the numbers of a vector.
+    """How observations become numbers: a one-hot code of numbers of cells, all else flattened.
+
+    Args:
+        space: of a single observation.
+        rescale: bring numbers from the bounds of their space to [-1, 1].
 
     Attributes:
-        kind: image, one_hot or vector.
-        shape: of what the network sees, one observation: (C, H, W) or (features,).
-        channels_last: whether an image comes with its channels last.
-        sizes: of the coded numbers, for one_hot.
-        bounds: least and largest values that a vector's numbers are brought from to [-1, 1], one of
-            each feature; None: they are seen as they are.
+        num_features: of what a network sees of one observation.
+        sizes: of the coded numbers; none where observations are taken as they are.
+
+    Raises:
+        ConfigError: networks cannot see this space, or what is to be rescaled has no bounds.
     """
 
-    kind: str
-    shape: tuple[int, ...]
-    channels_last: bool = False
-    sizes: tuple[int, ...] = ()
-    bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-
-    @classmethod
-    def of(cls, space: spaces.Space, rescale: bool = False) -> Inputs:
-        """The code of a space's elements; `rescale`: bring a vector's numbers to [-1, 1].
-
-        Raises:
-            ConfigError: networks cannot see this space, or what is to be rescaled has no bounds.
-        """
-        found = cls._of(space)
-        return replace(found, bounds=_bounds(space, found.kind)) if rescale else found
-
-    @classmethod
-    def _of(cls, space: spaces.Space) -> Inputs:
+    def __init__(self, space: spaces.Space, rescale: bool = False) -> None:
+        self.sizes: tuple[int, ...] = ()
         if isinstance(space, spaces.Discrete) and space.start == 0:
-            return cls("one_hot", (int(space.n),), sizes=(int(space.n),))
-        if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
-            sizes = tuple(space.nvec.tolist())
-            return cls("one_hot", (sum(sizes),), sizes=sizes)
-        if isinstance(space, spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8:
-            last = space.shape[2] < space.shape[0]
-            shape = (space.shape[2], *space.shape[:2]) if last else space.shape
-            return cls("image", shape, channels_last=last)
-        if isinstance(space, spaces.Box | spaces.MultiBinary):
-            return cls("vector", (math.prod(space.shape),))
-        raise ConfigError(
-            "observation space: expected Box, Discrete from 0, MultiDiscrete or MultiBinary, "
-            f"got {space}; wrap the environment, by gymnasium.wrappers.FlattenObservation say"
-        )
-
-    @cached_property
-    def _tensors(self) -> Tensor:
-        return torch.tensor(self.bounds)
+            self.sizes = (int(space.n),)
+        elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+            self.sizes = tuple(space.nvec.tolist())
+        elif not isinstance(space, spaces.Box | spaces.MultiBinary):
+            raise ConfigError(
+                "observation space: expected Box, Discrete from 0, MultiDiscrete or MultiBinary, "
+                f"got {space}; wrap the environment, by gymnasium.wrappers.FlattenObservation say"
+            )
+        self.num_features = sum(self.sizes) or math.prod(space.shape)
+        self._bounds = _bounds(space) if rescale else None
 
     def encode(self, observations: np.ndarray) -> Tensor:
-        """Observations (P, B, …) as a network sees them, (P, B, *shape) in float32."""
+        """Observations (P, B, …) as a network sees them, (P, B, num_features) in float32."""
         batch = observations.shape[:2]
-        if self.kind == "one_hot":
+        if self.sizes:
             numbers = observations.reshape(*batch, len(self.sizes))
             places = (numbers + np.cumsum((0, *self.sizes[:-1]))).astype(np.int64)
-            return torch.zeros(*batch, *self.shape).scatter_(-1, torch.from_numpy(places), 1.0)
+            codes = torch.zeros(*batch, self.num_features)
+            return codes.scatter_(-1, torch.from_numpy(places), 1.0)
         rows = torch.from_numpy(np.ascontiguousarray(observations))
-        if self.kind == "vector":
-            rows = rows.reshape(*batch, *self.shape).to(torch.float32)
-            if self.bounds is None:
-                return rows
-            low, high = self._tensors
-            return (2.0 * rows - (high + low)) / (high - low)
-        return (rows.movedim(-1, -3) if self.channels_last else rows).to(torch.float32) / 255.0
+        rows = rows.reshape(*batch, self.num_features).to(torch.float32)
+        if self._bounds is None:
+            return rows
+        low, high = self._bounds
+        return (2.0 * rows - (high + low)) / (high - low)
 
 
-def _bounds(space: spaces.Space, kind: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Least and largest values of a space of vectors, one of each feature."""
-    if kind == "vector" and isinstance(space, spaces.Box):
-        low, high = space.low.ravel().astype(np.float32), space.high.ravel().astype(np.float32)
+def _bounds(space: spaces.Space) -> Tensor:
+    """Least and largest values of a space's numbers, (2, num_features)."""
+    if isinstance(space, spaces.Box):
+        bounds = np.stack([space.low.ravel(), space.high.ravel()]).astype(np.float32)
         # Gymnasium's CartPole calls the largest number of float32 a bound of its speeds.
-        if np.abs([low, high]).max() < 1e6 and (low < high).all():
-            return tuple(low.tolist()), tuple(high.tolist())
-    raise ConfigError(
-        f"rescale_observations: expected a Box of vectors with finite bounds, got {space}"
-    )
+        if np.abs(bounds).max() < 1e6 and (bounds[0] < bounds[1]).all():
+            return torch.from_numpy(bounds)
+    raise ConfigError(f"rescale_observations: expected a Box with finite bounds, got {space}")
 
 
 class Network:
-    """An MLP, behind convolutions if it sees images, for any number of members.
+    """An MLP for any number of members.
 
-    Its last layer has no activation, and an initial weight of scale `output_gain`; `num_extra`
-    further numbers, such as actions, reach the first fully connected layer.
+    Its last layer has no activation, and an initial weight of scale `output_gain`.
 
     Attributes:
-        shapes: of the parameters of one member: weight and bias of each layer in turn; weights are
-            (in, out), those of convolutions (out, in, kernel, kernel).
+        sizes: of a layer's inputs, of the first one on, and of the outputs.
     """
 
     def __init__(
         self,
-        inputs: Inputs,
+        num_inputs: int,
         hidden: Sequence[int],
         num_outputs: int,
         activation: str = "relu",
         output_gain: float = 1.0,
-        num_extra: int = 0,
     ) -> None:
         self.activation, self.output_gain = ACTIVATIONS[activation], output_gain
-        self.convolutions = CONVOLUTIONS if inputs.kind == "image" else ()
-        self.shapes: list[tuple[int, ...]] = []
-        channels = inputs.shape[0]
-        for out, kernel, _ in self.convolutions:
-            self.shapes += [(out, channels, kernel, kernel), (out,)]
-            channels = out
-        sizes = _num_features(inputs) + num_extra, *hidden, num_outputs
-        for size_in, size_out in pairwise(sizes):
-            self.shapes += [(size_in, size_out), (1, size_out)]
+        self.sizes = num_inputs, *hidden, num_outputs
 
     def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Parameters of one member: orthogonal weights (Saxe et al. 2014), biases 0."""
+        """Weight (in, out) and bias (1, out) of each layer of one member, in turn.
+
+        Weights are orthogonal (Saxe et al. 2014), biases 0.
+        """
+        gains = [math.sqrt(2.0)] * (len(self.sizes) - 2) + [self.output_gain]
         values = []
-        for weight, bias in _layers(self.shapes):
-            is_last = len(values) == len(self.shapes) - 2
-            gain = self.output_gain if is_last else math.sqrt(2.0)
-            values += [gain * _orthogonal(weight, rng), np.zeros(bias)]
+        for gain, (size_in, size_out) in zip(gains, pairwise(self.sizes), strict=True):
+            values += [gain * _orthogonal(size_in, size_out, rng), np.zeros((1, size_out))]
         return [value.astype(np.float32) for value in values]
 
-    def __call__(
-        self, parameters: Sequence[Tensor], x: Tensor, extra: Tensor | None = None
-    ) -> Tensor:
-        """Outputs (P, B, num_outputs) of inputs (P, B, *inputs.shape) and extra (P, B, num_extra).
+    def __call__(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Outputs (P, B, num_outputs) of inputs (P, B, num_inputs).
 
-        Parameters are each (P, *shape), in the order of `shapes`.
+        Parameters are each (P, *shape), in the order of `initial`.
         """
-        layers, members, batch = _layers(parameters), *x.shape[:2]
-        for (weight, bias), (_, _, stride) in zip(layers, self.convolutions, strict=False):
-            x = self._convolve(weight, bias, x, stride)
-        x = x.reshape(members, batch, -1)
-        if extra is not None:
-            x = torch.cat([x, extra], dim=-1)
-        *hidden, (last_weight, last_bias) = layers[len(self.convolutions) :]
+        layers = zip(parameters[::2], parameters[1::2], strict=True)
+        *hidden, (last_weight, last_bias) = layers
         for weight, bias in hidden:
             x = self.activation(torch.baddbmm(bias, x, weight))
         return torch.baddbmm(last_bias, x, last_weight)
-
-    def _convolve(self, weight: Tensor, bias: Tensor, x: Tensor, stride: int) -> Tensor:
-        """One convolution for all members: groups of channels, one group a member."""
-        members, batch = x.shape[:2]
-        channels = x.transpose(0, 1).reshape(batch, -1, *x.shape[3:])
-        kernels = weight.reshape(-1, *weight.shape[2:])
-        out = F.conv2d(channels, kernels, bias.reshape(-1), stride, groups=members)
-        return self.activation(out.view(batch, members, -1, *out.shape[2:]).transpose(0, 1))
 
 
 class Parameters:
@@ -192,14 +139,19 @@ class Parameters:
             for member in members
         ]
         self.shapes = {name: [v.shape for v in values] for name, values in members[0].items()}
-        self.flat = torch.from_numpy(np.stack(rows).astype(np.float32))
-        self._make_views()
+        self._hold(torch.from_numpy(np.stack(rows).astype(np.float32)))
+
+    def _hold(self, flat: Tensor, requires_grad: bool = True) -> None:
+        self.flat = flat
+        self.views: dict[str, list[Tensor]] = {
+            name: [view.detach().requires_grad_(requires_grad) for view in views]
+            for name, views in unflatten(flat, self.shapes).items()
+        }
 
     def copy(self) -> Parameters:
         """The same values in memory of their own, for a target network."""
-        twin = Parameters.__new__(Parameters)
-        twin.shapes, twin.flat = self.shapes, self.flat.clone()
-        twin._make_views(requires_grad=False)
+        twin = copy.copy(self)
+        twin._hold(self.flat.clone(), requires_grad=False)
         return twin
 
     def gradient(self, loss: Tensor) -> Tensor:
@@ -220,12 +172,6 @@ class Parameters:
         """Takes over values."""
         self.flat.copy_(torch.as_tensor(state["flat"]))
 
-    def _make_views(self, requires_grad: bool = True) -> None:
-        self.views: dict[str, list[Tensor]] = {
-            name: [view.detach().requires_grad_(requires_grad) for view in views]
-            for name, views in unflatten(self.flat, self.shapes).items()
-        }
-
 
 def unflatten(flat: Any, layout: Shapes) -> dict[str, list[Any]]:
     """The arrays of each network, (P, *shape), as views of a tensor or an array (P, K)."""
@@ -239,26 +185,8 @@ def unflatten(flat: Any, layout: Shapes) -> dict[str, list[Any]]:
     return networks
 
 
-def _layers(parameters: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Weight and bias of each layer, or what stands for them."""
-    return list(zip(parameters[::2], parameters[1::2], strict=True))
-
-
-def _num_features(inputs: Inputs) -> int:
-    """Numbers that reach the first fully connected layer."""
-    if inputs.kind != "image":
-        return math.prod(inputs.shape)
-    _, height, width = inputs.shape
-    for _, kernel, stride in CONVOLUTIONS:
-        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-    if min(height, width) < 1:
-        raise ConfigError(f"observation space: images of {inputs.shape} are too small")
-    return CONVOLUTIONS[-1][0] * height * width
-
-
-def _orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """A weight with orthonormal rows or columns, whichever are fewer; a kernel counts as a row."""
-    rows, columns = shape[0], math.prod(shape[1:])
+def _orthogonal(rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
+    """A weight with orthonormal rows or columns, whichever are fewer."""
     q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
     q = q * np.sign(np.diag(r))
-    return (q if rows >= columns else q.T).reshape(shape)
+    return q if rows >= columns else q.T

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Inputs, Network, Parameters
 from lactchain.baselines.settings import own_settings
 from lactchain.baselines.transitions import Minibatch, ReplayBuffer
@@ -64,12 +65,8 @@ class Adam:
             shrink = np.minimum(max_grad_norm / (norms + 1e-6), 1.0)
             if (shrink < 1.0).any():
                 gradient = gradient * _column(shrink)
-        if moves.all():
-            self._update(gradient, learning_rate, moves)
-        else:
-            self._update_some(gradient, learning_rate, moves)
-
-    def _update(self, gradient: Tensor, learning_rate: np.ndarray, moves: np.ndarray) -> None:
+        if not moves.all():
+            gradient = torch.where(torch.from_numpy(moves)[:, None], gradient, 0.0)
         beta1, beta2 = 0.9, 0.999  # decay of the moments
         self.steps += moves
         steps = np.maximum(self.steps, 1)  # of a member that has not begun
@@ -77,19 +74,10 @@ class Adam:
         self.mean.lerp_(gradient, 1.0 - beta1)
         self.square.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
         # lr · (m / (1 − β1^t)) / (√(v / (1 − β2^t)) + ε), the corrections drawn out of the roots.
-        scale = -learning_rate * root / (1.0 - beta1**steps)
+        scale = -learning_rate * moves * root / (1.0 - beta1**steps)
         update = self.square.sqrt().add_(_column(self.eps * root))
         torch.div(self.mean, update, out=update)
         self.parameters.flat.addcmul_(update, _column(scale))
-
-    def _update_some(self, gradient: Tensor, learning_rate: np.ndarray, moves: np.ndarray) -> None:
-        """The update of all members, of which that of those who do not move is undone."""
-        still = torch.from_numpy(~moves)
-        tensors = (self.parameters.flat, self.mean, self.square)
-        before = [tensor[still] for tensor in tensors]
-        self._update(gradient, learning_rate, moves)
-        for tensor, values in zip(tensors, before, strict=True):
-            tensor[still] = values
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and counts."""
@@ -104,9 +92,6 @@ class Adam:
 
 class Population(ABC):
     """P members of one algorithm. A subclass says what they learn with, and how.
-
-    Those that learn from transitions have `update(batch, left)`: one step of all members on
-    (P, B, …), with learning rates times `left`; metrics, each (P,).
 
     Args:
         configs: one config for each member. They may differ in their `own_settings`; all others
@@ -134,7 +119,7 @@ class Population(ABC):
         if not configs:
             raise ConfigError("configs: expected at least one member, got none")
         self.configs, self.config = tuple(configs), configs[0]
-        self.inputs = Inputs.of(observation_space, self.config.rescale_observations)
+        self.inputs = Inputs(observation_space, self.config.rescale_observations)
         self.observation_space, self.action_space = observation_space, action_space
         self.rng = np.random.default_rng(seed)
         self.num_updates = 0
@@ -152,6 +137,10 @@ class Population(ABC):
     @abstractmethod
     def _make_parts(self) -> None:
         """Makes networks, optimisers and stores; those that are attributes are saved."""
+
+    @abstractmethod
+    def act(self, observations: np.ndarray, greedy: bool = False) -> np.ndarray:
+        """Actions (P, N, …) for observations (P, N, …); greedy: the best, without chance."""
 
     @abstractmethod
     def advance(self, source: Any, progress: float = 0.0) -> dict[str, np.ndarray]:
@@ -196,9 +185,40 @@ class Population(ABC):
         """What annealing leaves of learning rates, a factor."""
         return 1.0 - progress if self.config.anneal else 1.0
 
+    def _descend(self, losses: Tensor, left: float) -> None:
+        """One step of `optimizer` down the members' losses (P,)."""
+        gradient = self.parameters.gradient(losses.sum())
+        learning_rate = self.hyper["learning_rate"] * left
+        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"])
+        self.num_updates += 1
+
+
+class TransitionLearner(Population):
+    """Members that learn from minibatches of transitions: DQN, DDPG and CQL."""
+
+    replay: ReplayBuffer
+
+    @abstractmethod
+    def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
+        """One step of all members on (P, B, …), learning rates times `left`; metrics, each (P,)."""
+
     def _new_replay(self) -> ReplayBuffer:
         size = self.config.buffer_size
         return ReplayBuffer(self.num_members, size, self.observation_space, self.action_space)
+
+    def _collect(self, envs: MemberEnvs, act: Callable[[bool], np.ndarray]) -> bool:
+        """Plays `train_every_env_steps` steps of each member into the replay buffer.
+
+        Args:
+            act: whether there is enough to learn from → actions (P, N, …).
+
+        Returns:
+            whether there is enough by now.
+        """
+        for _ in range(self.config.train_every_env_steps // self.config.num_envs):
+            enough = self.replay.total >= self.config.learning_starts
+            self.replay.add(envs.step(act(enough)))
+        return self.replay.total >= self.config.learning_starts
 
     def _round(
         self, sample: Callable[[int, np.random.Generator], Minibatch], progress: float
@@ -210,15 +230,8 @@ class Population(ABC):
             records.append({name: value.detach().numpy() for name, value in metrics.items()})
         return records
 
-    def _descend(self, losses: Tensor, left: float) -> None:
-        """One step of `optimizer` down the members' losses (P,)."""
-        gradient = self.parameters.gradient(losses.sum())
-        learning_rate = self.hyper["learning_rate"] * left
-        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"])
-        self.num_updates += 1
 
-
-class QPopulation(Population):
+class QLearner(TransitionLearner):
     """Members that act by the best of their Q-values, for discrete actions: DQN and CQL."""
 
     reward_scale, double = 1.0, True
@@ -227,7 +240,8 @@ class QPopulation(Population):
         name, space, config = type(self).__name__, self.action_space, self.config
         if not (isinstance(space, spaces.Discrete) and space.start == 0):
             raise ConfigError(f"{name}: expected Discrete actions from 0, got {space}")
-        self.network = Network(self.inputs, config.hidden, int(space.n), config.activation)
+        features = self.inputs.num_features
+        self.network = Network(features, config.hidden, int(space.n), config.activation)
         self.parameters = Parameters([{"q": self.network.initial(self.rng)} for _ in self.configs])
         self.target = self.parameters.copy()
         self.optimizer = Adam(self.parameters)

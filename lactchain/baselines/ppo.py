@@ -63,8 +63,9 @@ class PPO(Population):
     def _make_parts(self) -> None:
         self.is_discrete = isinstance(self.action_space, spaces.Discrete)
         config, self.num_outputs = self.config, _num_outputs(self.action_space)
-        self.actor = Network(self.inputs, config.hidden, self.num_outputs, config.activation, 0.01)
-        self.critic = Network(self.inputs, config.hidden, 1, config.activation, 1.0)
+        features = self.inputs.num_features
+        self.actor = Network(features, config.hidden, self.num_outputs, config.activation, 0.01)
+        self.critic = Network(features, config.hidden, 1, config.activation)
         self.parameters = Parameters([self._initial() for _ in self.configs])
         self.optimizer = Adam(self.parameters, eps=1e-5)
 
