@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from measuring import ROOT, in_turns
 
-from lactchain.baselines.cql import CQL
+from lactchain.baselines.dqn import CQL
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.settings import (

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow
 import pytest
@@ -18,8 +19,8 @@ from lactchain.config.settings import RunConfig
 from lactchain.errors import DiskError
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.runs.run import Run
-from lactchain.search.evolution import Generation, Individual
-from lactchain.search.search_run import record_generation
+from lactchain.search.evolution import Evolution, Individual, record_generation
+from lactchain.search.settings import EvolutionConfig
 from lactchain.storage import files
 from lactchain.storage.checkpoints import latest_checkpoint, prune_checkpoints
 from lactchain.storage.files import atomic_write, disk_errors, make_folder
@@ -154,7 +155,9 @@ def test_a_generation_is_on_the_disk_before_the_checkpoint_that_follows_it(tmp_p
     member = Individual(0, None, "newcomer", {}, None, None, fitness=1.0)
     with Run.open(tmp_path / "run", RunConfig()) as run:
         monkeypatch.setattr(os, "fsync", noting)
-        record_generation(run, Generation(0, (member,), 5, member))
+        evolution = Evolution(SimpleNamespace(num_env_steps=5), EvolutionConfig(), number=1)
+        evolution.champion, evolution.lineage = member, [{"id": 0}]
+        record_generation(run, evolution, [member])
     lines = (tmp_path / "run/lineage.jsonl").stat().st_size
     assert ("lineage.jsonl", lines) in synced
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, config_of, run_here
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
@@ -26,24 +25,16 @@ from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.search import main as search
 from lactchain.storage.files import read_json_lines
-from lactchain_extras.language_search.actors import LanguageSpecies, Weights
+from lactchain_extras.language_search.actors import LanguageSpecies
 from lactchain_extras.language_search.growth import (
     add_layer,
     add_mlp_units,
     disturb,
-    disturb_adapter,
-    read_model,
     write_model,
 )
 
 TOKENIZER = build_tiny_tokenizer(["a b c"] * 3)
-TUNABLES = [
-    "training.learning_rate",
-    "loss.beta",
-    "loss.target_margin",
-    "loss.nll_weight",
-    "actor.lora.r",
-]
+TUNABLES = ["training.learning_rate", "loss.beta", "loss.target_margin", "loss.nll_weight"]
 
 
 @pytest.fixture
@@ -109,32 +100,31 @@ def test_noise_is_relative_to_each_weight(model):
 
 def test_a_grown_model_is_read_as_any_other(weights, tmp_path):
     actor = ActorConfig(str(weights / "actor"), dtype="float32")
-    grown = add_layer(read_model(actor))
+    grown = add_layer(load_actor(actor)[0])
     write_model(grown, actor, tmp_path / "grown")
-    again = read_model(replace(actor, model=str(tmp_path / "grown")))
+    again, _ = load_actor(replace(actor, model=str(tmp_path / "grown")))
     assert torch.equal(logits(again), logits(grown))
 
 
-def language_search(weights, run_dir, dtype="float32"):
+def language_search(weights, run_dir, lora=LORA):
+    """Members are adapters, or whole models where there is no `lora`."""
     train = config_of("train_simpo", weights, run_dir)
     train = replace(
         train,
-        actor=replace(train.actor, lora=LORA, dtype=dtype),
+        actor=replace(train.actor, lora=lora, dtype="bfloat16" if lora else "float32"),
         preferences=replace(PREFERENCES, num_states=32),
         training=replace(TRAINING, max_steps=2, save_every_updates=0),
     )
-    merges = dtype == "float32"
-    mutation = MutationConfig(
-        weights={"hyper": 0.5, "architecture" if merges else "parameters": 0.5}, tunable_step=0.3
-    )
+    kinds = {"hyper": 0.5, "none" if lora else "architecture": 0.5}
     return SearchConfig(
         run=RunConfig(run_dir=str(run_dir)),
         language=LanguageConfig(train, EvaluationConfig(num_samples=0), "episode_return"),
-        space=SpaceConfig(tunables=TUNABLES if merges else TUNABLES[:-1]),
+        space=SpaceConfig(tunables=TUNABLES),
         evolution=EvolutionConfig(
-            population_size=3, num_generations=3, start="given", mutation=mutation
+            population_size=3, num_generations=3, start="given",
+            mutation=MutationConfig(weights=kinds, tunable_step=0.3),
         ),
-    )
+    )  # fmt: skip
 
 
 @contextmanager
@@ -156,6 +146,10 @@ def member_of(config, number, state, settings=None, parent=None):
     return Individual(number, parent, "newcomer", {}, settings or config.language.train, state)
 
 
+def given(weights):
+    return {"model": str(weights / "actor"), "adapter": None}
+
+
 class Stop(Exception):
     """Stands for a kill."""
 
@@ -163,7 +157,7 @@ class Stop(Exception):
 @pytest.mark.parametrize("elite, patience", [("champion", 1), ("generation", 0)])
 def test_a_champion_keeps_its_weights_when_no_other_has_them(elite, patience, weights, run_dir):
     """As beside newcomers only, or where the elite of its generation is another one."""
-    config = language_search(weights, run_dir, dtype="bfloat16")
+    config = language_search(weights, run_dir)
     settings = replace(config.evolution, elite=elite, patience=patience, num_generations=4)
     fitness = iter(range(100, 0, -1))
 
@@ -177,16 +171,17 @@ def test_a_champion_keeps_its_weights_when_no_other_has_them(elite, patience, we
     stages = {"train": train, "evaluate": evaluate}
     with species_of(config, stages, settings) as species:
         evolution = Evolution(species, settings)
-        for generation in evolution:
-            assert generation.champion.id == 0
-            assert Path(generation.champion.state.adapter).is_dir()
-        living = {member.state.adapter for member in evolution.members}
-    assert (evolution.champion.state.adapter in living) == (elite == "champion" and not patience)
+        for _ in evolution:
+            assert evolution.champion.id == 0
+            assert (run_dir / evolution.champion.state["adapter"]).is_dir()
+        living = {member.state["adapter"] for member in evolution.members}
+    adapter = evolution.champion.state["adapter"]
+    assert (adapter in living) == (elite == "champion" and not patience)
 
 
 def test_the_checkpoint_before_the_last_one_keeps_its_weights(weights, run_dir):
     """The last one may be damaged."""
-    config = language_search(weights, run_dir, dtype="bfloat16")
+    config = language_search(weights, run_dir)
     settings = replace(config.evolution, num_generations=4)
 
     def train(stage):
@@ -219,26 +214,8 @@ def random_adapter(actor, folder):
     return replace(actor, adapter=str(folder))
 
 
-def adapter_of(folder):
-    return load_file(f"{folder}/adapter_model.safetensors")
-
-
-def test_noise_on_an_adapter_is_its_own_and_leaves_the_model_alone(weights, tmp_path):
-    actor = ActorConfig(str(weights / "actor"), dtype="bfloat16", lora=LORA)
-    actor = random_adapter(actor, tmp_path / "adapter")
-    for _ in range(2):  # made anew, and the same, where a kill left a part
-        disturb_adapter(actor, 0.1, 1, tmp_path / "noisy")
-        before, after = adapter_of(tmp_path / "adapter"), adapter_of(tmp_path / "noisy")
-        for name, weight in before.items():
-            change = (after[name] - weight).square().mean().sqrt() / weight.square().mean().sqrt()
-            assert 0.03 < change < 0.3, name
-        (tmp_path / "noisy" / "lactchain_adapter.json").unlink()
-    disturb_adapter(actor, 0.1, 1, tmp_path / "noisy")
-    load_actor(replace(actor, adapter=str(tmp_path / "noisy")))  # it belongs to the same model
-
-
-def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(weights, run_dir):
-    config = language_search(weights, run_dir, dtype="bfloat16")
+def test_children_inherit_adapters_and_nothing_is_merged(weights, run_dir):
+    config = language_search(weights, run_dir)
     trained = []
 
     def train(stage):
@@ -251,60 +228,51 @@ def test_in_16_bits_children_inherit_adapters_and_nothing_is_merged(weights, run
                      for i in range(2)]  # fmt: skip
         species.keep(newcomers)
         states = species.train(newcomers, 0)
-        assert all(state.model == str(weights / "actor") for state in states)
+        assert all(state["model"] == str(weights / "actor") for state in states)
         parent = replace(newcomers[1], state=states[1])
-        told = species.encode(parent.config, parent.state)
-        assert species.decode(told) == (parent.config, parent.state)
-        assert species.mutate("architecture", parent, rng) is None
+        for kind in ("architecture", "parameters", "activation"):
+            assert species.mutate(kind, parent, rng) is None
         config_h, inherited, _ = species.mutate("hyper", parent, rng)
         assert inherited == parent.state and config_h != parent.config
-        _, noisy, _ = species.mutate("parameters", parent, rng)
-        assert noisy.model == parent.state.model and noisy.adapter != parent.state.adapter
-        children = [
-            member_of(config, 2, inherited, config_h, parent=1),
-            member_of(config, 3, noisy, parent.config, parent=1),
-        ]
+        children = [member_of(config, 2, inherited, config_h, parent=1)]
         species.keep(children)
         species.train(children, 1)
-    assert [actor.adapter for actor in trained[2:]] == [inherited.adapter, noisy.adapter]
+    assert trained[2].adapter == str(run_dir / inherited["adapter"])
+    assert trained[2].lora == config.language.train.actor.lora
     folders = {path.name for path in (run_dir / "members").iterdir()}
-    assert folders == {"1", "2", "3", noisy.adapter.rpartition("/")[2]}  # nobody comes from 0
+    assert folders == {"1", "2"}  # nobody comes from 0
     assert not list(run_dir.rglob("model*.safetensors"))
 
 
 def test_a_copied_search_goes_on_with_its_own_members_and_prunes_no_others(weights, tmp_path):
-    config = language_search(weights, tmp_path / "run", dtype="bfloat16")
-    given = str(weights)
+    config = language_search(weights, tmp_path / "run")
+    states = [
+        {"model": "members/3/actor", "adapter": None},
+        {"model": "members/noise-7", "adapter": None},
+        {"model": str(weights), "adapter": "members/4/actor"},
+    ]
     with species_of(config) as original:
-        for name in ("3/actor", "4/actor", "noise-7"):
+        for name in ("3/actor", "4/actor", "noise-7", "8"):
             (original.folder / name).mkdir(parents=True)
-    states = [Weights(str(original.folder / name)) for name in ("3/actor", "noise-7")]
-    states.append(Weights(given, str(original.folder / "4/actor")))
-    told = [original.encode(config.language.train, state) for state in states]
+        members = [member_of(config, 9, state) for state in states]
+        evolution = Evolution(original, config.evolution, members=members)
+        told = evolution.state_dict()
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     with species_of(config, folder=tmp_path / "copy") as copy:
-        read = [copy.decode(body)[1] for body in told]
-    assert read[:2] == [Weights(str(copy.folder / name)) for name in ("3/actor", "noise-7")]
-    assert read[2] == Weights(given, str(copy.folder / "4/actor"))
-    copy.keep([member_of(config, 9, state) for state in read])
-    for species in (copy, original):
-        assert {path.name for path in species.folder.iterdir()} == {"3", "4", "noise-7"}
-
-
-def test_the_rank_of_adapters_that_are_inherited_is_not_tunable(weights, tmp_path):
-    config = language_search(weights, tmp_path / "run", dtype="bfloat16")
-    asked = replace(config, space=SpaceConfig(tunables=TUNABLES))
-    with pytest.raises(ConfigError, match=r"actor\.lora\.r .* in float32 only.*leave it out"):
-        search(asked, {})
-    as_declared = replace(config, space=SpaceConfig())
-    with species_of(as_declared, folder=tmp_path / "other") as species:
-        assert set(species.space.tunables) == set(TUNABLES[:-1])
+        again = Evolution(copy, config.evolution)
+        again.load_state_dict(told)
+    assert again.members == members
+    actor = copy._actor(again.members[2].state)
+    assert (actor.model, actor.adapter) == (str(weights), str(copy.folder / "4/actor"))
+    copy.keep(again.members)
+    assert {path.name for path in copy.folder.iterdir()} == {"3", "4", "noise-7"}
+    assert {path.name for path in original.folder.iterdir()} == {"3", "4", "noise-7", "8"}
 
 
 def test_members_are_judged_by_what_they_may_practise(weights, tmp_path):
     config = language_search(weights, tmp_path / "run")
     name = config.language.fitness
-    member = member_of(config, 0, Weights(str(weights / "actor")))
+    member = member_of(config, 0, given(weights))
     for figures in ({name: 0.25}, {name: 0.9, f"practised/{name}": 0.25}):
 
         def evaluate(stage, figures=figures):
@@ -325,7 +293,7 @@ def test_a_member_whose_round_fails_does_not_end_the_search(weights, run_dir, er
         raise error("nothing was learnt")
 
     stages = {"train": train, "evaluate": lambda stage: evaluated(stage, 0.25)}
-    member = member_of(config, 5, Weights(str(weights / "actor")))
+    member = member_of(config, 5, given(weights))
     with species_of(config, stages) as species:
         assert species.train([member], 0) == [member.state]
         assert species.num_env_steps == 32 * PREFERENCES.num_candidates  # they were asked for
@@ -333,8 +301,8 @@ def test_a_member_whose_round_fails_does_not_end_the_search(weights, run_dir, er
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(weights, tmp_path, dtype):
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(weights, tmp_path, lora):
     calls = []
 
     def train(config):
@@ -345,19 +313,19 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(weight
 
     stages = {"train": train, "evaluate": lambda config: run_here("evaluate", config)}
     cut_at = 0
-    whole = search(language_search(weights, tmp_path / "whole", dtype), stages)
-    tuned = [(c.training.learning_rate, c.loss, c.actor.lora.r) for c in calls]
+    whole = search(language_search(weights, tmp_path / "whole", lora), stages)
+    tuned = [(c.training.learning_rate, c.loss) for c in calls]
     assert any(settings != tuned[0] for settings in tuned)
     calls, cut_at = [], 5
     with pytest.raises(Stop):
-        search(language_search(weights, tmp_path / "cut", dtype), stages)
+        search(language_search(weights, tmp_path / "cut", lora), stages)
     cut_at = 0
-    cut = search(language_search(weights, tmp_path / "cut", dtype), stages)
+    cut = search(language_search(weights, tmp_path / "cut", lora), stages)
     best = [
-        ActorConfig(summary.pop("best/folder"), adapter=summary.pop("best/adapter"), dtype=dtype)
+        ActorConfig(summary.pop("best/folder"), adapter=summary.pop("best/adapter"))
         for summary in (whole, cut)
     ]
-    assert all((actor.adapter is None) == (dtype == "float32") for actor in best)
+    assert all((actor.adapter is None) == (lora is None) for actor in best)
     assert whole == cut  # tunables and figures; folders have other names
     assert whole["num_env_steps"] > 9 * 32 * PREFERENCES.num_candidates
     lineages = [read_json_lines(tmp_path / name / "lineage.jsonl") for name in ("whole", "cut")]

@@ -14,9 +14,8 @@ from lactchain.baselines.networks import Parameters
 from lactchain.baselines.ppo import PPO
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
 from lactchain.config.tunable import tunable_values, tunables
-from lactchain.search.agents import CERTIFYING_EPISODES, AgentSpecies
+from lactchain.search.agents import CERTIFYING_EPISODES, AgentSpecies, JoinedEnvs, join, take
 from lactchain.search.evolution import Child
-from lactchain.search.members import JoinedEnvs, join, take
 from lactchain.search.mutations import (
     draw_config,
     mutate_architecture,
@@ -56,7 +55,7 @@ def member():
 
 
 def weights_of(learnt):
-    return learnt.parts["parameters"]["flat"]
+    return learnt["parts"]["parameters"]["flat"]
 
 
 def outputs(kind, config, learnt, spaces):
@@ -147,10 +146,10 @@ def test_growth_keeps_the_moments_and_new_weights_have_none():
         mutant = mutate_architecture(config, learnt, GROW, rng)
         seen.add(len(mutant.config.hidden))
         for key in ("mean", "square"):
-            old, new = learnt.parts["optimizer"][key], mutant.state.parts["optimizer"][key]
+            old, new = learnt["parts"]["optimizer"][key], mutant.state["parts"]["optimizer"][key]
             assert new.size > old.size and np.count_nonzero(new) == np.count_nonzero(old)
             assert new.sum() == pytest.approx(old.sum(), rel=1e-5)
-        assert mutant.state.parts["optimizer"]["steps"] == learnt.parts["optimizer"]["steps"]
+        assert mutant.state["parts"]["optimizer"]["steps"] == learnt["parts"]["optimizer"]["steps"]
     assert seen == {2, 3}
 
 
@@ -167,11 +166,11 @@ def test_shrinking_gives_a_smaller_network_and_leaves_the_parent_alone(member):
 
 def test_moments_are_cut_as_the_weights_they_belong_to_and_those_of_a_merged_layer_are_zero():
     learnt, rng, seen = take(trained()[0], 0), np.random.default_rng(0), set()
-    learnt.parts["optimizer"]["mean"][:] = weights_of(learnt)
+    learnt["parts"]["optimizer"]["mean"][:] = weights_of(learnt)
     for _ in range(12):
         mutant = mutate_architecture(SMALL, learnt, CUT, rng)
         weights = weights_of(mutant.state).ravel()
-        moments = mutant.state.parts["optimizer"]["mean"].ravel()
+        moments = mutant.state["parts"]["optimizer"]["mean"].ravel()
         merged = len(mutant.config.hidden) < len(SMALL.hidden)
         kept = moments != 0 if merged else slice(None)
         assert np.array_equal(moments[kept], weights[kept])
@@ -188,8 +187,8 @@ def test_noise_is_relative_to_the_weights_and_spares_the_optimiser(member):
     mutant = mutate_parameters(SMALL, member, MutationConfig(noise=0.1), np.random.default_rng(0))
     old, new = weights_of(member), weights_of(mutant.state)
     assert 0.05 < np.std(new - old) / np.std(old) < 0.2
-    for key, moments in member.parts["optimizer"].items():
-        assert np.array_equal(mutant.state.parts["optimizer"][key], moments)
+    for key, moments in member["parts"]["optimizer"].items():
+        assert np.array_equal(mutant.state["parts"]["optimizer"][key], moments)
 
 
 def test_a_tunable_moves_on_its_scale_within_its_range():

@@ -15,8 +15,8 @@ from lactchain.config.settings import RunConfig
 from lactchain.errors import ConfigError, Interrupted
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import read_metrics
-from lactchain.search import agents, search_run
-from lactchain.search.evolution import Evolution, credit
+from lactchain.search import agents, evolution
+from lactchain.search.evolution import Evolution
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.stages.search import SearchConfig
 from lactchain.stages.search import main as search
@@ -93,7 +93,7 @@ def test_a_lineage_that_tells_more_or_less_than_the_checkpoint_is_mended(
 ):
     """The file is not what a search goes on from: the checkpoint is."""
     subject, folder, whole = uncut
-    cut(monkeypatch, tmp_path / "cut", search_run, "save_checkpoint", 3, **subject)
+    cut(monkeypatch, tmp_path / "cut", evolution, "save_checkpoint", 3, **subject)
     lineage = tmp_path / "cut" / "lineage.jsonl"
     assert len(read_json_lines(lineage)) == 9  # a generation is noted that was not saved
     if damage:
@@ -105,7 +105,7 @@ def test_a_lineage_that_tells_more_or_less_than_the_checkpoint_is_mended(
 def test_the_returned_agent_is_the_one_that_was_judged(uncut):
     _, folder, summary = uncut
     lines = read_json_lines(folder / "lineage.jsonl")
-    first = next(line for line in lines if line["id"] == summary["best/ancestors"][0]["id"])
+    first = next(line for line in lines if line["id"] == summary["best/id"])
     agent, means = read_agent(folder / "best"), []
     for generation in range(first["generation"], SMALL.num_generations):
         seed = derive_seed(0, "selecting", generation)
@@ -147,33 +147,17 @@ def test_the_lineage_says_who_came_from_whom_with_what_gain(uncut):
     for generation in (1, 2, 3):
         elite = by_id[3 * generation]
         assert elite["mutation"] == "elite" and elite["change"] == {}
-    ids = [entry["id"] for entry in summary["best/ancestors"]]
-    assert by_id[ids[-1]]["parent"] is None
-    assert all(by_id[a]["parent"] == b for a, b in itertools.pairwise(ids))
-
-
-def test_credit_is_the_mean_gain_of_each_kind():
-    lines = [
-        {"mutation": "newcomer", "gain": None},
-        {"mutation": "hyper", "gain": 4.0},
-        {"mutation": "hyper", "gain": -2.0},
-        {"mutation": "none", "gain": 2.0},
-        {"mutation": "none", "gain": 0.0},
-    ]
-    assert credit(lines) == {
-        "hyper": {"count": 2, "mean_gain": 1.0, "improved": 0.5},
-        "none": {"count": 2, "mean_gain": 1.0, "improved": 0.5},
-    }
+    assert by_id[summary["best/id"]]["fitness"] is not None
 
 
 def test_a_stop_file_ends_a_search_after_a_generation(tmp_path, monkeypatch, capsys):
-    original = search_run.record_generation
+    original = evolution.record_generation
 
-    def record(run_, generation):
-        original(run_, generation)
+    def record(*args):
         (tmp_path / "run" / "stop").touch()
+        return original(*args)
 
-    monkeypatch.setattr(search_run, "record_generation", record)
+    monkeypatch.setattr(evolution, "record_generation", record)
     assert run(tmp_path / "run")["num_generations"] == 1
     head, row, *_ = capsys.readouterr().out.splitlines()  # people see what came of it
     assert head.split() == ["generation", "fitness", "best", "steps"]
@@ -210,62 +194,63 @@ class Sums:
 def test_the_champion_is_kept_as_it_was_though_training_spoils_it():
     evolution = Evolution(Sums(), replace(SMALL, population_size=4, tournament_size=1), seed=3)
     best = -np.inf
-    for generation in evolution:
-        best = max(best, np.nanmax([member.fitness for member in generation.members]))
-        assert generation.champion.fitness == generation.champion.state == best
+    for members in evolution:
+        best = max(best, np.nanmax([member.fitness for member in members]))
+        assert evolution.champion.fitness == evolution.champion.state == best
         assert evolution.members[0].state == best and evolution.members[0].mutation == "elite"
 
 
 def test_the_elite_of_a_generation_goes_on_as_it_is_while_the_champion_is_kept():
     settings = replace(SMALL, population_size=4, elite="generation")
     evolution, best = Evolution(Sums(), settings, seed=3), -np.inf
-    for generation in evolution:
-        fittest = max(generation.members, key=lambda m: np.nan_to_num(m.fitness, nan=-9.0))
+    for members in evolution:
+        fittest = max(members, key=lambda m: np.nan_to_num(m.fitness, nan=-9.0))
         best = max(best, fittest.state)
-        assert generation.champion.fitness == generation.champion.state == best
+        assert evolution.champion.fitness == evolution.champion.state == best
         elite = evolution.members[0]
         assert elite.mutation == "elite" and elite.change == {}
         assert (elite.parent, elite.state) == (fittest.id, fittest.state)
-        ids = {member.id for member in generation.members}
+        ids = {member.id for member in members}
         assert {member.parent for member in evolution.members} <= ids  # the champion is no rival
+
+
+def champions(evolution):
+    """The champion after each generation."""
+    return [evolution.champion for _ in evolution]
 
 
 def test_a_champion_by_luck_is_found_out():
     dice = Sums(lambda m, generation: 9.0 if generation == 0 and m.state < 0 else m.state)
     evolution = Evolution(dice, replace(SMALL, population_size=4, num_generations=9), seed=3)
-    first, second, *_, last = evolution
-    assert first.champion.state == -0.5 and first.champion.fitness == 9.0
-    assert second.champion.fitness == (9.0 - 0.5) / 2 and second.champion.num_evaluations == 2
-    assert last.champion.state > 0 and last.champion.id != first.champion.id
+    first, second, *_, last = champions(evolution)
+    assert first.state == -0.5 and first.fitness == 9.0
+    assert second.fitness == (9.0 - 0.5) / 2 and second.num_evaluations == 2
+    assert last.state > 0 and last.id != first.id
 
 
 def test_members_that_diverged_win_no_tournament_with_a_sound_one():
     evolution = Evolution(Sums(), replace(SMALL, population_size=2, tournament_size=2))
-    first = next(iter(evolution))
-    assert np.isnan(first.members[0].fitness)  # 0 − 0.5
+    members = evolution.advance()
+    assert np.isnan(members[0].fitness)  # 0 − 0.5
     assert {member.parent for member in evolution.members} == {1}
 
 
-def test_a_target_that_is_certified_ends_the_search():
-    settings = replace(SMALL, num_generations=100, population_size=4)
-    [generation] = Evolution(Sums(), settings, seed=3, target=2.5)
-    assert generation.certified == 2.5
-
-
-def test_a_target_that_fresh_episodes_do_not_confirm_is_not_met():
-    generations = list(Evolution(Sums(worth=1.0), SMALL, seed=3, target=1.5))
-    assert len(generations) == SMALL.num_generations
-    assert generations[-1].champion.fitness >= 1.5 and generations[-1].certified is None
+@pytest.mark.parametrize(("worth", "target", "count"), [(None, 2.5, 1), (1.0, 1.5, 4)])
+def test_a_target_ends_the_search_if_fresh_episodes_confirm_it(worth, target, count):
+    evolution = Evolution(Sums(worth=worth), replace(SMALL, population_size=4), 3, target)
+    assert len(list(evolution)) == count and evolution.champion.fitness >= target
+    assert evolution.certified == (None if worth else 2.5)
 
 
 def test_a_champion_whose_later_evaluations_meet_the_target_is_certified():
     modest = Sums(lambda m, n: 2.0 if n == 0 else 4.0 if m.fitness else 0.0, worth=3.0)
-    first, second = Evolution(modest, replace(SMALL, num_generations=9), seed=3, target=3.0)
-    assert second.certified == 3.0 and second.champion.id == first.champion.id
+    evolution = Evolution(modest, replace(SMALL, num_generations=9), seed=3, target=3.0)
+    first, second = champions(evolution)
+    assert evolution.certified == 3.0 and second.id == first.id
 
 
-def sizes(generations):
-    return [len(generation.members) for generation in generations]
+def sizes(evolution):
+    return [len(members) for members in evolution]
 
 
 def test_a_population_shrinks_until_the_fewest_are_left():
@@ -283,13 +268,14 @@ def test_a_population_shrinks_until_the_fewest_are_left():
 def test_a_population_without_a_new_champion_gives_way_to_newcomers():
     fading = Sums(lambda m, generation: 9.0 - generation)  # none is fitter than the first ones
     settings = replace(SMALL, num_generations=9, patience=3, survivors=0.5, judge_champion=False)
-    generations = list(Evolution(fading, settings, seed=3))
-    whole = [{m.mutation for m in g.members} == {"newcomer"} for g in generations]
+    evolution = Evolution(fading, settings, seed=3)
+    generations = list(evolution)
+    whole = [{m.mutation for m in members} == {"newcomer"} for members in generations]
     assert [n for n, begins in enumerate(whole) if begins] == [0, 4, 7]
     assert sizes(generations) == [3, 2, 2, 2, 3, 2, 2, 3, 2]
-    ids = [member.id for generation in generations for member in generation.members]
+    ids = [member.id for members in generations for member in members]
     assert len(set(ids)) == len(ids)
-    assert generations[-1].champion.id in (0, 1, 2)  # what was found is not lost
+    assert evolution.champion.id in (0, 1, 2)  # what was found is not lost
 
 
 @pytest.mark.parametrize(("again", "expected"), [(True, [3, 4, 4, 4]), (False, [3] * 4)])

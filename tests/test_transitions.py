@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lactchain.baselines.cql import CQL
+from lactchain.baselines.dqn import CQL
 from lactchain.baselines.settings import CQLConfig
 from lactchain.baselines.transitions import (
     FIELDS,

@@ -147,7 +147,7 @@ def searched(changes: dict[str, Any], _: Path, run_dir: Path) -> Any:
 
 def language(shared: Path, run_dir: Path) -> Any:
     """Two generations of two actors."""
-    config = language_search(shared, run_dir)
+    config = language_search(shared, run_dir, lora=None)
     train = replace(config.language.train, preferences=PREFERENCES)
     evolution = replace(config.evolution, population_size=2, num_generations=2)
     return replace(config, language=replace(config.language, train=train), evolution=evolution)

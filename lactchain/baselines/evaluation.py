@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.baselines.member_envs import check_finite, make_numeric_env
+from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.settings import WorldConfig
-from lactchain.environments.faults import undone
 from lactchain.environments.registry import find_env
 from lactchain.errors import EnvironmentFault, Interrupted
 from lactchain.functional.random_streams import env_seeds
@@ -76,25 +75,18 @@ def evaluate_members(
         NonFiniteError: a reward or an observation is NaN or infinite.
         Interrupted: the process was asked to stop.
     """
-    shape = (num_members, num_episodes)
-    envs = make_numeric_env(id, num_members * num_episodes, **kwargs)
+    seeds = env_seeds(seed, "evaluation", num_episodes) * num_members
+    envs = MemberEnvs(id, num_members, num_episodes, seeds, **kwargs)
     try:
-        seeds = env_seeds(seed, "evaluation", num_episodes) * num_members
-        observations, _ = envs.reset(seed=seeds)
-        check_finite("observation", observations, seeds)
-        returns, lengths = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-        playing, step = np.ones(shape, dtype=bool), undone(envs.step)
+        returns, lengths = np.zeros(envs.shape), np.zeros(envs.shape, dtype=np.int64)
+        playing = np.ones(envs.shape, dtype=bool)
         while playing.any():
             if stop_requested():
                 raise Interrupted(stop_requested(), "stopped in an evaluation")
-            actions = act(observations.reshape(*shape, *observations.shape[1:]))
-            flat = np.asarray(actions).reshape(-1, *actions.shape[2:])
-            observations, rewards, terminated, truncated, _ = step(flat)
-            check_finite("reward", rewards, seeds, flat)
-            check_finite("observation", observations, seeds, flat)
-            returns += np.where(playing, rewards.reshape(shape), 0.0)
+            step = envs.step(np.asarray(act(envs.observations)))
+            returns += np.where(playing, step.rewards, 0.0)
             lengths += playing
-            playing &= ~(terminated | truncated).reshape(shape)
+            playing &= ~(step.terminated | step.truncated)
             if lengths.max() >= MOST_STEPS and playing.any():
                 raise EnvironmentFault(
                     f"{id}: an episode of an evaluation has not ended after {MOST_STEPS:,} steps;"

@@ -8,7 +8,7 @@ and episodes are summed from their first step to their last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers.vector import RescaleAction
 
 from lactchain.baselines.settings import WorldConfig
+from lactchain.baselines.state_files import Stored
 from lactchain.baselines.transitions import Minibatch
 from lactchain.baselines.vector import make_vector_env
 from lactchain.environments.faults import undone
@@ -46,14 +47,14 @@ class FinishedEpisode(NamedTuple):
     length: int
 
 
-class MemberEnvs:
+class MemberEnvs(Stored):
     """P·N copies of an environment, seen as (P, N).
 
     Args:
         id: a Gymnasium id, whose arguments are in `kwargs`.
         num_members: P.
         num_envs: N, copies of each member.
-        seed: of the first reset, from which that of each copy is derived.
+        seed: from which that of each copy's first reset is derived; or those seeds themselves.
 
     Attributes:
         observations: (P, N, …), where the next step begins.
@@ -61,16 +62,25 @@ class MemberEnvs:
         episodes: those that ended since they were last taken by `pop_episodes`.
     """
 
+    stored = "observations", "num_env_steps", "_returns", "_lengths"
+
     def __init__(
-        self, id: str, num_members: int, num_envs: int, seed: int = 0, **kwargs: Any
+        self,
+        id: str,
+        num_members: int,
+        num_envs: int,
+        seed: int | Sequence[int] = 0,
+        **kwargs: Any,
     ) -> None:
         self.shape = (num_members, num_envs)
         self.envs = make_numeric_env(id, num_members * num_envs, **kwargs)
         self.observation_space = self.envs.single_observation_space
         self.action_space = self.envs.single_action_space
-        self._seeds = env_seeds(seed, "copy", num_members * num_envs)
+        if isinstance(seed, int):
+            seed = env_seeds(seed, "copy", num_members * num_envs)
+        self._seeds = seed
         start, _ = self.envs.reset(seed=self._seeds)
-        check_finite("observation", start, self._seeds)
+        self._check_finite("observation", start)
         self.observations = self._members(np.array(start))
         self.num_env_steps = 0
         self.episodes: list[FinishedEpisode] = []
@@ -94,8 +104,8 @@ class MemberEnvs:
             successors = after.copy()
             successors[ended] = np.stack(infos["final_obs"][ended])
         for name, rows in (("reward", rewards), ("observation", successors)):
-            check_finite(name, rows, self._seeds, flat)
-        check_finite("observation", after, self._seeds)
+            self._check_finite(name, rows, flat)
+        self._check_finite("observation", after)
         step = Transition(
             observations=self.observations,
             actions=actions,
@@ -119,23 +129,22 @@ class MemberEnvs:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on."""
-        state = {
-            "envs": self.envs.unwrapped.get_state(),
-            "observations": self.observations,
-            "num_env_steps": self.num_env_steps,
-            "returns": self._returns,
-            "lengths": self._lengths,
-            "episodes": self.episodes,
-        }
-        return deepcopy(state)
+        return super().state_dict() | {"envs": deepcopy(self.envs.unwrapped.get_state())}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
         self.envs.unwrapped.set_state(deepcopy(state["envs"]))
-        self.observations = np.array(state["observations"])
-        self.num_env_steps = state["num_env_steps"]
-        self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"])
-        self.episodes = [FinishedEpisode(*entry) for entry in state["episodes"]]
+        super().load_state_dict(state)
+
+    def _check_finite(self, name: str, rows: np.ndarray, actions: np.ndarray | None = None) -> None:
+        """Refuses rewards or observations (P·N, …) that are not finite, which actions led to."""
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            copy = int(np.argwhere(~np.isfinite(rows))[0][0])
+            action = None if actions is None else actions[copy]
+            raise NonFiniteError(
+                f"environment copy {copy}: {name} {rows[copy]}"
+                f" (first seed {self._seeds[copy]}, last action {action})"
+            )
 
     def _members(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(*self.shape, *rows.shape[1:])
@@ -182,21 +191,3 @@ def spaces_of(world: WorldConfig) -> tuple[spaces.Space, spaces.Space]:
     envs = make_numeric_env(world.id, 1, **world.kwargs)
     envs.close()
     return envs.single_observation_space, envs.single_action_space
-
-
-def check_finite(
-    name: str, rows: np.ndarray, seeds: Sequence[int], actions: np.ndarray | None = None
-) -> None:
-    """Raises `NonFiniteError` where a row (B, …) of rewards or observations is NaN or infinite.
-
-    Args:
-        seeds: B, of the first reset of each copy.
-        actions: (B, …) that led there, if any did.
-    """
-    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
-        copy = int(np.argwhere(~np.isfinite(rows))[0][0])
-        action = None if actions is None else actions[copy]
-        raise NonFiniteError(
-            f"environment copy {copy}: {name} {rows[copy]} (first seed {seeds[copy]}, last action"
-            f" {action})"
-        )

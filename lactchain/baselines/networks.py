@@ -19,6 +19,7 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional as F
 
+from lactchain.baselines.state_files import Stored
 from lactchain.errors import ConfigError
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
@@ -125,13 +126,15 @@ class Network:
         return torch.baddbmm(last_bias, x, last_weight)
 
 
-class Parameters:
+class Parameters(Stored):
     """The parameters of some networks, and of whatever else is learnt, as one tensor (P, K).
 
     Attributes:
         flat: (P, K); changing it in place changes the views.
         views: name → the parameters of that name, each (P, *shape), leaves that take gradients.
     """
+
+    stored = ("flat",)
 
     def __init__(self, members: Sequence[dict[str, list[np.ndarray]]]) -> None:
         rows = [
@@ -163,14 +166,6 @@ class Parameters:
     def move_towards(self, other: Parameters, tau: Tensor | float) -> None:
         """Polyak average θ ← (1 − τ)θ + τθ', τ a number or one for each member (P, 1)."""
         self.flat.lerp_(other.flat, tau)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The values."""
-        return {"flat": self.flat}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over values."""
-        self.flat.copy_(torch.as_tensor(state["flat"]))
 
 
 def unflatten(flat: Any, layout: Shapes) -> dict[str, list[Any]]:

@@ -13,11 +13,11 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.networks import Inputs, Network, Parameters
+from lactchain.baselines.networks import Inputs, Parameters
 from lactchain.baselines.settings import own_settings
+from lactchain.baselines.state_files import Stored
 from lactchain.baselines.transitions import Minibatch, ReplayBuffer
 from lactchain.errors import ConfigError
-from lactchain.functional.losses import double_q_targets
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def flushed_denormals() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
-class Adam:
+class Adam(Stored):
     """Adam (Kingma & Ba 2015) over parameters (P, K), each member on its own.
 
     Gradients are clipped per member by their norm. A member whose gradient is not finite keeps its
@@ -45,6 +45,8 @@ class Adam:
         steps: (P,), updates that each member has made.
         diverged: (P,), members that have met a gradient that is not finite.
     """
+
+    stored = "mean", "square", "steps", "diverged"
 
     def __init__(self, parameters: Parameters, eps: float = 1e-8) -> None:
         self.parameters, self.shapes, self.eps = parameters, parameters.shapes, eps
@@ -79,18 +81,8 @@ class Adam:
         torch.div(self.mean, update, out=update)
         self.parameters.flat.addcmul_(update, _column(scale))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Moments and counts."""
-        return {name: getattr(self, name) for name in ("mean", "square", "steps", "diverged")}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over moments and counts."""
-        self.mean.copy_(torch.as_tensor(state["mean"]))
-        self.square.copy_(torch.as_tensor(state["square"]))
-        self.steps, self.diverged = np.array(state["steps"]), np.array(state["diverged"])
-
-
-class Population(ABC):
+class Population(Stored, ABC):
     """P members of one algorithm. A subclass says what they learn with, and how.
 
     Args:
@@ -108,6 +100,8 @@ class Population(ABC):
     Raises:
         ConfigError: the members differ in a field that is not their own, or a space does not fit.
     """
+
+    stored = "rng", "num_updates", "parts"
 
     def __init__(
         self,
@@ -131,8 +125,7 @@ class Population(ABC):
         self.hyper = {name: np.array(columns[name], dtype=np.float64) for name in own}
         self._columns = {name: _column(values) for name, values in self.hyper.items()}
         self._make_parts()
-        kinds = (Parameters, Adam, ReplayBuffer)
-        self.parts = {n: part for n, part in vars(self).items() if isinstance(part, kinds)}
+        self.parts = {name: part for name, part in vars(self).items() if isinstance(part, Stored)}
 
     @abstractmethod
     def _make_parts(self) -> None:
@@ -165,21 +158,6 @@ class Population(ABC):
         """Members whose gradients stopped being finite, (P,)."""
         flags = [part.diverged for part in self.parts.values() if isinstance(part, Adam)]
         return np.logical_or.reduce(flags)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that training goes on from, but for the environments."""
-        return {
-            "rng": self.rng.bit_generator.state,
-            "num_updates": self.num_updates,
-            "parts": {name: part.state_dict() for name, part in self.parts.items()},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""
-        self.rng.bit_generator.state = state["rng"]
-        self.num_updates = state["num_updates"]
-        for name, part in self.parts.items():
-            part.load_state_dict(state["parts"][name])
 
     def _left(self, progress: float) -> float:
         """What annealing leaves of learning rates, a factor."""
@@ -229,40 +207,6 @@ class TransitionLearner(Population):
             metrics = self.update(sample(self.config.batch_size, self.rng), left)
             records.append({name: value.detach().numpy() for name, value in metrics.items()})
         return records
-
-
-class QLearner(TransitionLearner):
-    """Members that act by the best of their Q-values, for discrete actions: DQN and CQL."""
-
-    reward_scale, double = 1.0, True
-
-    def _make_parts(self) -> None:
-        name, space, config = type(self).__name__, self.action_space, self.config
-        if not (isinstance(space, spaces.Discrete) and space.start == 0):
-            raise ConfigError(f"{name}: expected Discrete actions from 0, got {space}")
-        features = self.inputs.num_features
-        self.network = Network(features, config.hidden, int(space.n), config.activation)
-        self.parameters = Parameters([{"q": self.network.initial(self.rng)} for _ in self.configs])
-        self.target = self.parameters.copy()
-        self.optimizer = Adam(self.parameters)
-
-    def encode(self, observations: np.ndarray) -> Tensor:
-        """Observations (P, B, …) as the network sees them."""
-        return self.inputs.encode(observations)
-
-    def values(self, x: Tensor) -> Tensor:
-        """Q(s, ·) of the online network, (P, B, A)."""
-        return self.network(self.parameters.views["q"], x)
-
-    def targets(self, batch: Minibatch) -> Tensor:
-        """Targets r + γ(1 − terminated) Q'(s', a'), (P, B); a time limit ends no value."""
-        with torch.no_grad():
-            x = self.encode(batch.next_observations)
-            q_target = self.network(self.target.views["q"], x)
-            q_online = self.values(x) if self.double else q_target
-            alive = torch.from_numpy(~batch.terminated).float()
-            rewards = self.reward_scale * torch.from_numpy(batch.rewards)
-            return double_q_targets(rewards, self.column("gamma") * alive, q_target, q_online)
 
 
 def mean_row(values: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ by the environment's bounds, so log-probability and entropy are those of what wa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,16 +26,11 @@ from lactchain.functional.losses import generalized_advantages, ppo_clip_loss
 LOG_2PI = float(np.log(2 * np.pi))
 
 
-@dataclass(frozen=True)
-class Rollout:
-    """T steps of P members with N copies each.
+class Rollout(NamedTuple):
+    """T steps of P members with N copies each: columns (T, P, N, …), inputs as networks see them.
 
-    Attributes:
-        inputs: (T, P, N, *features), observations as the networks see them.
-        actions: (T, P, N, …), as sampled.
-        rewards: (T, P, N), as `terminated` and `truncated`.
-        last_inputs: (P, N, *features), where the next rollout begins.
-        final_inputs: one (features) for each truncated step, in the order of `truncated.nonzero()`.
+    `last_inputs` (P, N, …) are where the next rollout begins; `final_inputs` have a row for each
+    truncated step, in the order of `truncated.nonzero()`.
     """
 
     inputs: Tensor
@@ -61,9 +56,11 @@ class PPO(Population):
     """P members with a `PPOConfig` each that learn on-policy."""
 
     def _make_parts(self) -> None:
-        self.is_discrete = isinstance(self.action_space, spaces.Discrete)
-        config, self.num_outputs = self.config, _num_outputs(self.action_space)
-        features = self.inputs.num_features
+        space, config, features = self.action_space, self.config, self.inputs.num_features
+        self.is_discrete = isinstance(space, spaces.Discrete) and space.start == 0
+        if not self.is_discrete and not isinstance(space, spaces.Box):
+            raise ConfigError(f"PPO: expected Discrete actions from 0 or Box actions, got {space}")
+        self.num_outputs = int(space.n) if self.is_discrete else math.prod(space.shape)
         self.actor = Network(features, config.hidden, self.num_outputs, config.activation, 0.01)
         self.critic = Network(features, config.hidden, 1, config.activation)
         self.parameters = Parameters([self._initial() for _ in self.configs])
@@ -113,7 +110,10 @@ class PPO(Population):
             v_tm1, v_t = values[:, :-1].transpose(0, 1), values[:, 1:].transpose(0, 1).clone()
             # After a cut the next row is another episode's start: the cut state's own value counts.
             if len(rollout.final_inputs):
-                v_t[rollout.truncated] = self._final_values(rollout)
+                member = rollout.truncated.nonzero()[:, 1]
+                # Each is valued by all members; these are few rows.
+                rows = rollout.final_inputs.expand(self.num_members, *rollout.final_inputs.shape)
+                v_t[rollout.truncated] = self._values(rows)[member, torch.arange(len(member))]
             gamma, lambda_ = self.column("gamma"), self.column("gae_lambda")
             discount_t = gamma * (1.0 - rollout.terminated.float())
             rewards = self.config.reward_scale * rollout.rewards
@@ -134,7 +134,16 @@ class PPO(Population):
         for _ in range(self.config.num_epochs):
             for minibatch, weights in self._minibatches(rows):
                 records.append(self._step(minibatch, weights, left))
-        return self._metrics(records, advantages, returns)
+        metrics = {
+            name: torch.stack([record[name] for record in records]).mean(0).numpy()
+            for name in records[0]
+        }
+        residual, total = rows.advantages.var(1), rows.returns.var(1)
+        metrics["train/explained_variance"] = (1.0 - residual / (total + 1e-8)).numpy()
+        if not self.is_discrete:
+            log_std = self.parameters.views["log_std"][0].detach()
+            metrics["train/log_std"] = log_std.mean((1, 2)).numpy()
+        return metrics
 
     def _step(self, rows: Rows, weights: Tensor, left: float) -> dict[str, Tensor]:
         """One optimiser step of all members on a minibatch of (P, B) rows of these weights (B,)."""
@@ -188,13 +197,6 @@ class PPO(Population):
         """V(s), (P, B)."""
         return self.critic(self.parameters.views["critic"], rows)[..., 0]
 
-    def _final_values(self, rollout: Rollout) -> Tensor:
-        """V of the states that episodes were cut at, in the order of `truncated.nonzero()`."""
-        member = rollout.truncated.nonzero()[:, 1]
-        # Each is valued by all members; these are few rows.
-        rows = rollout.final_inputs[None].expand(self.num_members, *rollout.final_inputs.shape)
-        return self._values(rows)[member, torch.arange(len(member))]
-
     def _sample(self, x: Tensor, greedy: bool = False) -> Tensor:
         """Actions (P, N, …), continuous ones not yet clipped."""
         outputs = self.actor(self.parameters.views["actor"], x)
@@ -214,32 +216,10 @@ class PPO(Population):
         legal = actions.clamp(-1.0, 1.0).numpy()
         return legal.reshape(*legal.shape[:2], *self.action_space.shape)
 
-    def _metrics(
-        self, records: list[dict[str, Tensor]], advantages: Tensor, returns: Tensor
-    ) -> dict[str, np.ndarray]:
-        metrics = {
-            name: torch.stack([record[name] for record in records]).mean(0).numpy()
-            for name in records[0]
-        }
-        residual, total = _flat(advantages).var(1), _flat(returns).var(1)
-        metrics["train/explained_variance"] = (1.0 - residual / (total + 1e-8)).numpy()
-        if not self.is_discrete:
-            log_std = self.parameters.views["log_std"][0].detach()
-            metrics["train/log_std"] = log_std.mean((1, 2)).numpy()
-        return metrics
-
 
 def _flat(column: Tensor) -> Tensor:
     """Steps (T, P, N, …) as rows (P, T·N, …)."""
     return column.transpose(0, 1).flatten(1, 2)
-
-
-def _num_outputs(action_space: spaces.Space) -> int:
-    if isinstance(action_space, spaces.Discrete) and action_space.start == 0:
-        return int(action_space.n)
-    if isinstance(action_space, spaces.Box):
-        return int(np.prod(action_space.shape))
-    raise ConfigError(f"PPO: expected Discrete actions from 0 or Box actions, got {action_space}")
 
 
 def _normalised(advantages: Tensor, weights: Tensor, counts: Tensor) -> Tensor:

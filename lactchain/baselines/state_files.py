@@ -1,7 +1,8 @@
-"""State on disk: nested mappings of arrays and plain values, as safetensors and JSON; no pickle."""
+"""State, on disk too: nested mappings of arrays and plain values, as safetensors and JSON."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,54 @@ from lactchain.storage.manifests import MANIFEST, read_manifest, write_manifest
 
 ARRAYS, VALUES = "state.safetensors", "state.json"
 _ARRAY = "array:"
+
+
+class Stored:
+    """What goes on from those of its attributes that `stored` names.
+
+    They are tensors and arrays, generators, what JSON can hold, and objects of this kind, by
+    themselves or in a list or a mapping.
+    """
+
+    stored: tuple[str, ...] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of them."""
+        return {name: _told(getattr(self, name)) for name in self.stored}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was called."""
+        for name in self.stored:
+            setattr(self, name, _taken_over(getattr(self, name), state[name]))
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, Stored):
+        return value.state_dict()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, dict):
+        return {name: _told(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_told(part) for part in value]
+    return copy.deepcopy(value)
+
+
+def _taken_over(held: Any, state: Any) -> Any:
+    """What an attribute becomes by a state: what it is now, where there is an object to change."""
+    if isinstance(held, Stored):
+        held.load_state_dict(state)
+    elif isinstance(held, np.random.Generator):
+        held.bit_generator.state = state
+    elif isinstance(held, torch.Tensor):
+        held.copy_(torch.as_tensor(state))  # the views on it stay
+    elif isinstance(held, dict):
+        return {name: _taken_over(part, state[name]) for name, part in held.items()}
+    elif isinstance(held, list) and held and isinstance(held[0], Stored):
+        return [_taken_over(part, told) for part, told in zip(held, state, strict=True)]
+    else:
+        return np.array(state) if isinstance(held, np.ndarray) else state
+    return held
 
 
 def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

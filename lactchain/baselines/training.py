@@ -9,7 +9,7 @@ RUN/stop           a file of this name, made by anybody, ends the run in good or
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.baselines.cql import CQL
 from lactchain.baselines.ddpg import DDPG
-from lactchain.baselines.dqn import DQN
+from lactchain.baselines.dqn import CQL, DQN
 from lactchain.baselines.evaluation import FINAL_SEED, Evaluation, evaluate_agent, success_return
 from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.networks import Parameters
@@ -34,7 +33,13 @@ from lactchain.baselines.settings import (
     TrainCQLConfig,
     WorldConfig,
 )
-from lactchain.baselines.state_files import load_checkpoint, load_state, save_checkpoint, save_state
+from lactchain.baselines.state_files import (
+    Stored,
+    load_checkpoint,
+    load_state,
+    save_checkpoint,
+    save_state,
+)
 from lactchain.baselines.transitions import (
     FIELDS,
     TransitionData,
@@ -77,11 +82,13 @@ def train_agent(config: TrainAgentConfig) -> dict[str, Any]:
         return summary
 
 
-class Training:
+class Training(Stored):
     """One run in progress: who learns, what from, and what evaluations have found.
 
     The source is copies of the environment, or recorded transitions.
     """
+
+    stored = "agent", "source", "best_return", "evaluations", "_logged", "_episodes"
 
     def __init__(self, config: TrainAgentConfig, run: Run) -> None:
         self.config, self.run, self.loop = config, run, config.loop
@@ -95,10 +102,10 @@ class Training:
         else:
             sizes = self.agent.num_members, config.agent.num_envs
             self.source = MemberEnvs(world.id, *sizes, seed, **world.kwargs)
-        self.best_return = -np.inf
+        self.best_return: float | None = None
         self.evaluations: list[dict[str, Any]] = []
         self._logged = self._saved = 0
-        self._episodes: list[tuple[float, int]] = []
+        self._episodes: list[Sequence[float]] = []
         self._last_metrics: dict[str, float] = {}
         self._began = (time.process_time(), 0)
         self._trackers = _trackers(config, run)
@@ -152,16 +159,8 @@ class Training:
         if self.steps == self._saved:
             return
         self._saved = self.steps
-        state = {
-            "agent": self.agent.state_dict(),
-            "source": {} if self._is_offline else self.source.state_dict(),
-            "best_return": None if np.isinf(self.best_return) else self.best_return,
-            "evaluations": self.evaluations,
-            "logged": self._logged,
-            "episodes": self._episodes,
-        }
         folder = self.run.path("checkpoints")
-        save_checkpoint(folder, self.steps, state, self.run.mark_metrics())
+        save_checkpoint(folder, self.steps, self.state_dict(), self.run.mark_metrics())
 
     def resume(self) -> None:
         """Goes on from the newest checkpoint of this run that is whole, if there is one."""
@@ -169,13 +168,8 @@ class Training:
         if state is None:
             self.run.truncate_metrics(-1)
             return
-        self.agent.load_state_dict(state["agent"])
-        if not self._is_offline:
-            self.source.load_state_dict(state["source"])
-        self.best_return = -np.inf if state["best_return"] is None else state["best_return"]
-        self.evaluations = state["evaluations"]
-        self._logged, self._saved = state["logged"], self.steps
-        self._episodes = [tuple(entry) for entry in state["episodes"]]
+        self.load_state_dict(state)
+        self._saved = self.steps
         self._write_evaluations()  # nothing vouches for the file as a kill has left it
         self.run.truncate_metrics(self.steps, state["metrics"])
 
@@ -226,7 +220,7 @@ class Training:
         if self.loop.num_members > 1:
             record["eval/episode_return_mean"] = float(means.mean())
         self._record(record, self.run.log_once)  # one that a stop cut short is done again
-        if means[best] > self.best_return:
+        if self.best_return is None or means[best] > self.best_return:
             self.best_return = float(means[best])
             save_agent(self.run.path("best"), self.agent, best, self.config.environment)
         save_agent(self.run.path("last"), self.agent, best, self.config.environment)
@@ -293,16 +287,11 @@ def read_agent(directory: str | Path) -> Any:
     if about["agent"] not in classes:
         raise DataError(f"{directory}: expected one of {sorted(classes)}, got {about['agent']}")
     config_class, agent_class = classes[about["agent"]]
-    config = config_of(config_class, about["config"])
-    agent = agent_class([config], *spaces_of(WorldConfig(**about["environment"])))
+    settings = about["config"] | {"hidden": tuple(about["config"]["hidden"])}
+    agent = agent_class([config_class(**settings)], *spaces_of(WorldConfig(**about["environment"])))
     for name, weights in state["weights"].items():
         agent.parts[name].load_state_dict({"flat": weights[None]})
     return agent
-
-
-def config_of(config_class: type, stored: Mapping[str, Any]) -> Any:
-    """An agent's config from the plain values of its fields."""
-    return config_class(**stored | {"hidden": tuple(stored["hidden"])})
 
 
 def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> TransitionData:

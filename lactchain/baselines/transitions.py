@@ -18,6 +18,7 @@ import pyarrow as pa
 from gymnasium import spaces
 
 from lactchain import plugins
+from lactchain.baselines.state_files import Stored
 from lactchain.data.parquet import read_table, rows_of, write_table
 from lactchain.errors import DataError
 
@@ -38,7 +39,7 @@ class Minibatch:
 FIELDS = tuple(Minibatch.__dataclass_fields__)
 
 
-class ReplayBuffer:
+class ReplayBuffer(Stored):
     """The newest `capacity` transitions of each member.
 
     The spaces are those of a single environment.
@@ -111,8 +112,10 @@ class ReplayBuffer:
 
 
 @dataclass(frozen=True)
-class TransitionData(Minibatch):
+class TransitionData(Minibatch, Stored):
     """N transitions in the order in which they were recorded: columns (N, …), rewards float32.
+
+    A run reads them again when it goes on, and stores none.
 
     Raises:
         DataError: the columns differ in length, are empty, or not finite.

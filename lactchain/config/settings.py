@@ -136,7 +136,7 @@ class EnvironmentConfig(Bounded):
 class LoraSettings(Bounded):
     """A low-rank adapter (Hu et al. 2021) by PEFT."""
 
-    r: AtLeast1 = tunable(16, 1, 64, log=True, integer=True)
+    r: AtLeast1 = 16
     """Rank."""
     alpha: Positive = 32.0
     """Scale; the update is multiplied by alpha / r."""

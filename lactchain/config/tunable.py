@@ -108,20 +108,20 @@ def with_tunables(config: Config, values: Mapping[str, float]) -> Config:
                 f"{name}: expected {kind} in [{wanted.low}, {wanted.high}], got {value!r}"
             )
     try:
-        return _set(config, values)
+        return with_values(config, values)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
-def _set(config: Any, values: Mapping[str, float]) -> Any:
-    """Sets several names at once, so that combinations are judged as a whole."""
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
+    """The config with several dotted names set at once: combinations are judged as a whole."""
     changes: dict[str, Any] = {}
-    nested: dict[str, dict[str, float]] = {}
+    nested: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         head, _, rest = name.partition(".")
         if rest:
             nested.setdefault(head, {})[rest] = value
         else:
             changes[head] = value
-    changes |= {head: _set(getattr(config, head), inner) for head, inner in nested.items()}
+    changes |= {head: with_values(getattr(config, head), inner) for head, inner in nested.items()}
     return replace(config, **changes)

@@ -1,38 +1,49 @@
-"""Classic agents as what a search trains and judges, with every environment step counted."""
+"""Classic agents as what a search trains and judges, with every environment step counted.
+
+What a member has learnt is a mapping, which can be copied, written down and mutated by itself:
+
+    parts        part → entry → the member's own row (1, …) of an array, or a number that all share
+    shapes       part → network → shapes of its arrays; of parameters and of their optimisers
+    num_updates  optimiser steps made
+
+Members that agree in all that shapes a computation are trained as one batch, whoever their parents
+are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from gymnasium import spaces
 
 from lactchain.baselines.evaluation import evaluate_agent
-from lactchain.baselines.member_envs import MemberEnvs, spaces_of
+from lactchain.baselines.member_envs import MemberEnvs, Transition, spaces_of
 from lactchain.baselines.population import Population
-from lactchain.baselines.settings import WorldConfig
-from lactchain.baselines.training import AGENTS, config_of, save_agent
+from lactchain.baselines.settings import WorldConfig, own_settings
+from lactchain.baselines.training import AGENTS, save_agent
 from lactchain.errors import Interrupted
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.progress import under_way
 from lactchain.search import mutations
-from lactchain.search.evolution import Child, Individual
-from lactchain.search.members import JoinedEnvs, Learnt, batches, join, take
+from lactchain.search.evolution import Child, Individual, Species
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 
 CERTIFYING_EPISODES = 50
 
 
-class AgentSpecies:
-    """Classic agents of one kind that evolve from a config; see `evolution.Species`.
+class AgentSpecies(Species):
+    """Classic agents of one kind that evolve from a config.
 
     Attributes:
         envs: what the member in each place of a generation plays.
-        num_env_steps: training and selecting evaluations of all members so far.
     """
+
+    stored = "num_env_steps", "envs"
 
     def __init__(
         self,
@@ -42,7 +53,7 @@ class AgentSpecies:
         settings: EvolutionConfig,
         seed: int = 0,
     ) -> None:
-        self.config, self.world, self.space, self.settings = config, world, space, settings
+        self.given, self.world, self.space, self.settings = config, world, space, settings
         self.seed, self.kind, self.spaces = seed, AGENTS[type(config)], spaces_of(world)
         self.num_env_steps = 0
         seeds = [derive_seed(seed, "training", n) for n in range(settings.population_size)]
@@ -50,25 +61,31 @@ class AgentSpecies:
 
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member with fresh weights; see `EvolutionConfig.start` for its config."""
-        config, change = mutations.first_config(self.config, self.space, self.settings, place, rng)
+        config, change = mutations.first_config(self.given, self.space, self.settings, place, rng)
         population = self.kind([config], *self.spaces, seed=[self.seed, place])
         return Child(config, take(population, 0), change)
 
-    def keep(self, members: Sequence[Individual]) -> None:
-        """Nothing goes: states are in memory, and nowhere else."""
-
-    def train(self, members: Sequence[Individual], generation: int) -> list[Learnt]:
+    def train(self, members: Sequence[Individual], generation: int) -> list[dict[str, Any]]:
         """Trains each member for a generation's steps at least, in as few batches as can be.
 
         Raises:
             Interrupted: the process was asked to stop.
         """
-        progress = generation / self.settings.num_generations
-        trained: dict[int, Learnt] = {}
+        num_steps, progress = (
+            self.settings.steps_per_generation,
+            generation / self.settings.num_generations,
+        )
+        trained: dict[int, dict[str, Any]] = {}
         before = sum(envs.num_env_steps for envs in self.envs)
         for places, population in self._populations(members, [self.seed, generation]):
-            joined = JoinedEnvs([self.envs[place] for place in places])
-            self._train(population, joined, progress)
+            envs = JoinedEnvs([self.envs[place] for place in places])
+            start = envs.members[0].num_env_steps
+            with under_way("steps", num_steps) as step:
+                while (steps := envs.members[0].num_env_steps - start) < num_steps:
+                    if stop_requested():
+                        raise Interrupted(stop_requested(), "stopped while members trained")
+                    step.at(steps)
+                    population.advance(envs, progress)
             trained |= {place: take(population, row) for row, place in enumerate(places)}
         for envs in self.envs:
             envs.pop_episodes()
@@ -100,40 +117,12 @@ class AgentSpecies:
             return mutations.mutate_parameters(config, learnt, settings, rng)
         return mutations.mutate_architecture(config, learnt, settings, rng)
 
-    def encode(self, config: Any, state: Learnt) -> dict[str, Any]:
-        """A member as arrays and plain values."""
-        return {"config": asdict(config), **vars(state)}
-
-    def decode(self, body: Mapping[str, Any]) -> tuple[Any, Learnt]:
-        """The config and the state that `encode` was given."""
-        config = config_of(type(self.config), body["config"])
-        return config, Learnt(body["parts"], body["shapes"], body["num_updates"])
-
-    def save(self, champion: Individual, folder: Path) -> None:
+    def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
         """Writes the agent that the search would return now."""
         [(_, population)] = self._populations([champion], [0])
         save_agent(folder, population, 0, self.world)
-
-    def facts(self, champion: Individual) -> dict[str, Any]:
-        """What a summary says of the champion beside its tunables."""
         config = champion.config
         return {"best/hidden": list(config.hidden), "best/activation": config.activation}
-
-    def close(self) -> None:
-        """Closes the environments."""
-        for envs in self.envs:
-            envs.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Environments and the count of steps."""
-        envs = [envs.state_dict() for envs in self.envs]
-        return {"num_env_steps": self.num_env_steps, "envs": envs}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was called."""
-        self.num_env_steps = state["num_env_steps"]
-        for envs, envs_state in zip(self.envs, state["envs"], strict=True):
-            envs.load_state_dict(envs_state)
 
     def _populations(
         self, members: Sequence[Individual], seed: Sequence[int]
@@ -142,15 +131,6 @@ class AgentSpecies:
         for places in batches(members):
             own = [members[place] for place in places]
             yield places, join(self.kind, own, *self.spaces, [*seed, places[0]])
-
-    def _train(self, population: Population, envs: JoinedEnvs, progress: float) -> None:
-        num_steps, start = self.settings.steps_per_generation, envs.members[0].num_env_steps
-        with under_way("steps", num_steps) as step:
-            while (steps := envs.members[0].num_env_steps - start) < num_steps:
-                if stop_requested():
-                    raise Interrupted(stop_requested(), "stopped while members trained")
-                step.at(steps)
-                population.advance(envs, progress)
 
     def _judge(
         self, members: Sequence[Individual], num_episodes: int, seed: int
@@ -162,3 +142,80 @@ class AgentSpecies:
             returns[places] = np.where(population.diverged, np.nan, evaluation.returns.mean(1))
             num_steps += evaluation.num_env_steps
         return returns.tolist(), num_steps
+
+
+def take(population: Population, member: int) -> dict[str, Any]:
+    """A copy of what one member has learnt; see above."""
+    state = population.state_dict()
+    parts = {
+        name: {key: _row(value, member) for key, value in part.items()}
+        for name, part in state["parts"].items()
+    }
+    shapes = {n: part.shapes for n, part in population.parts.items() if hasattr(part, "shapes")}
+    return {"parts": parts, "shapes": shapes, "num_updates": state["num_updates"]}
+
+
+def join(
+    kind: type[Population],
+    members: Sequence[Any],
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    seed: int | Sequence[int],
+) -> Population:
+    """A population of members, each with a `config` and a `state`, that `batches` finds to fit."""
+    configs, states = zip(*((member.config, member.state) for member in members), strict=True)
+    population = kind(configs, observation_space, action_space, seed)
+    population.num_updates = states[0]["num_updates"]
+    for name, part in population.parts.items():
+        entries = [state["parts"][name] for state in states]
+        rows = {key: [entry[key] for entry in entries] for key in entries[0]}
+        part.load_state_dict({key: _joined(values) for key, values in rows.items()})
+    return population
+
+
+def batches(members: Sequence[Any]) -> list[list[int]]:
+    """Places of members, each with a `config` and a `state`, that train in one batch at no loss.
+
+    They agree in every field that is not their own, and in how much they have stored.
+    """
+    found: dict[tuple, list[int]] = {}
+    for place, member in enumerate(members):
+        own = own_settings(type(member.config))
+        fields = tuple((k, value) for k, value in vars(member.config).items() if k not in own)
+        stored = tuple(
+            value.shape if isinstance(value, np.ndarray) else value
+            for part in member.state["parts"].values()
+            for value in part.values()
+        )
+        found.setdefault((fields, stored), []).append(place)
+    return list(found.values())
+
+
+class JoinedEnvs:
+    """What several members play, each its own copies, behind the interface of `MemberEnvs`."""
+
+    def __init__(self, members: Sequence[MemberEnvs]) -> None:
+        self.members = members
+        self.shape = (len(members), members[0].shape[1])
+
+    @property
+    def observations(self) -> np.ndarray:
+        """(P, N, …), where the next step begins."""
+        return np.concatenate([member.observations for member in self.members])
+
+    def step(self, actions: np.ndarray) -> Transition:
+        """Plays one action (P, N, …) in every copy."""
+        steps = [m.step(row[None]) for m, row in zip(self.members, actions, strict=True)]
+        columns = zip(*(vars(step).values() for step in steps), strict=True)
+        return Transition(*map(np.concatenate, columns))
+
+
+def _row(value: Any, member: int) -> Any:
+    """A member's own copy (1, …) out of an array (P, …); a number is the same for all."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().numpy()
+    return value[member : member + 1].copy() if isinstance(value, np.ndarray) else value
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]

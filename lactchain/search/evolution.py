@@ -8,23 +8,47 @@ optimisers included; and every step of training and of selecting evaluations is 
 
 What evolves is a `Species`: classic agents (`lactchain.search.agents`) or language trainers
 (the add-on `language_species`). All chance comes from the seed and the number of the
-generation, so that a search can be replayed, and one that was killed goes on from its last whole
-generation.
+generation, so that a search can be replayed, and one that was killed does the generation again that
+was cut:
+
+    RUN/lineage.jsonl   a line for each member of each generation
+    RUN/best/           the member that the search returns, as it was when it was evaluated
+    RUN/checkpoints/    everything that the next generation depends on
+    RUN/stop            a file of this name, made by anybody, ends the search in good order
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lactchain.baselines.state_files import Stored, load_checkpoint, save_checkpoint
+from lactchain.config.tunable import tunable_values, with_values
+from lactchain.runs.console import GrowingTable
+from lactchain.runs.progress import under_way
+from lactchain.runs.run import Run
 from lactchain.search.settings import MUTATIONS, EvolutionConfig
+from lactchain.storage.files import append_json_lines, write_json_lines
 
 ELITE, NEWCOMER = "elite", "newcomer"
+SHAPE = "hidden", "activation"
+"""What may differ between the configs of members beside tunables, where they have it."""
+
+Change = Mapping[str, Any]
+"""What changed: name → [before, after]."""
+
+
+class Child(NamedTuple):
+    """A new member before it has trained."""
+
+    config: Any
+    state: Any
+    change: Change
 
 
 @dataclass(frozen=True)
@@ -52,98 +76,65 @@ class Individual:
     parent_fitness: float | None = None
     num_evaluations: int = 0
 
-    @property
-    def gain(self) -> float | None:
-        """How much fitter it is than its parent was; None for newcomers."""
-        return None if self.parent is None else self.fitness - self.parent_fitness
-
     def judged(self, fitness: float) -> Individual:
         """The same after one more evaluation."""
         count = self.num_evaluations
         mean = fitness if count == 0 else (count * self.fitness + fitness) / (count + 1)
         return replace(self, fitness=mean, num_evaluations=count + 1)
 
-
-Change = Mapping[str, Any]
-"""What changed: name → [before, after]."""
-
-
-class Child(NamedTuple):
-    """A new member before it has trained."""
-
-    config: Any
-    state: Any
-    change: Change
+    @property
+    def rank(self) -> float:
+        """Fitness, the worst where it is no number: members that diverged have no children."""
+        return self.fitness if np.isfinite(self.fitness) else -np.inf
 
 
-class Species(Protocol):
+class Species(Stored, ABC):
     """What evolves: how members come to be, learn, are judged and change.
 
-    `num_env_steps` counts steps of training and of selecting evaluations.
+    What is stored is what the next generation depends on beside the members.
+
+    Attributes:
+        given: what members' configs come from, by tunables, architecture and activation.
+        num_env_steps: steps of training and of selecting evaluations.
     """
 
+    given: Any
     num_env_steps: int
 
+    @abstractmethod
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
-        """A member of the first generation."""
+        """A member of the first generation; its state is of arrays and what JSON can hold."""
 
-    def keep(self, members: Sequence[Individual]) -> None:
+    def keep(self, members: Sequence[Individual]) -> None:  # noqa: B027  - most keep nothing
         """Told before each generation of all whose states are wanted yet; others may go."""
 
+    @abstractmethod
     def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
         """Lets all members learn; their new states."""
 
+    @abstractmethod
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
         """Mean returns of members and champion over the same episodes, which are counted."""
 
+    @abstractmethod
     def certify(self, member: Individual) -> float:
         """Mean return of one member over many fresh episodes, which are not counted."""
 
+    @abstractmethod
     def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
         """A mutant; None where there is nothing to change."""
 
-    def encode(self, config: Any, state: Any) -> dict[str, Any]:
-        """A member as arrays and plain values."""
+    @abstractmethod
+    def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
+        """Writes what a search would return now into a folder, unless it is kept elsewhere.
 
-    def decode(self, body: Mapping[str, Any]) -> tuple[Any, Any]:
-        """The config and the state that `encode` was given."""
-
-    def save(self, champion: Individual, folder: Path) -> None:
-        """Writes what a search would return now into a folder, unless it is kept elsewhere."""
-
-    def facts(self, champion: Individual) -> dict[str, Any]:
-        """What a summary says of the champion beside its tunables."""
-
-    def close(self) -> None:
-        """Lets go of environments."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the next generation depends on beside the members: environments, counts."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was called."""
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What a generation came to: its evaluated members, and steps and champion so far."""
-
-    number: int
-    members: tuple[Individual, ...]
-    num_env_steps: int
-    champion: Individual
-    certified: float | None = None
-
-    def lineage(self) -> list[dict[str, Any]]:
-        """One record for each member: who came from whom, by what, with what gain."""
-        told = "id", "parent", "mutation", "change", "fitness", "parent_fitness", "gain"
-        own = [{name: getattr(member, name) for name in told} for member in self.members]
-        steps = {"num_env_steps": self.num_env_steps}
-        return [{"generation": self.number} | record | steps for record in own]
+        Returns:
+            what a summary says of the champion beside its tunables.
+        """
 
 
 @dataclass
-class Evolution:
+class Evolution(Stored):
     """A population of one species under selection.
 
     Attributes:
@@ -152,8 +143,10 @@ class Evolution:
         members: its members, not trained yet.
         champion: the fittest so far, as it was when it was first evaluated.
         certified: mean return of the champion over fresh episodes, where the target was met.
-        lineage: the records of all generations so far; see `Generation.lineage`.
+        lineage: a record for each member so far: who came from whom, by what, with what gain.
     """
+
+    stored = "number", "certified", "lineage", "species"
 
     species: Species
     config: EvolutionConfig
@@ -165,13 +158,13 @@ class Evolution:
     certified: float | None = None
     lineage: list[dict[str, Any]] = field(default_factory=list)
 
-    def __iter__(self) -> Iterator[Generation]:
-        """Generations, until the target is certified or the last one is done."""
+    def __iter__(self) -> Iterator[list[Individual]]:
+        """Members as they were judged, until the target is certified or the last one is done."""
         while self.certified is None and self.number < self.config.num_generations:
             yield self.advance()
 
-    def advance(self) -> Generation:
-        """Trains, judges and replaces the members."""
+    def advance(self) -> list[Individual]:
+        """Trains, judges and replaces the members; returns them as they were judged."""
         if not self.members:
             self.members = self._newcomers(self._rng())
         self.species.keep([*self.members, self.champion] if self.champion else self.members)
@@ -184,33 +177,39 @@ class Evolution:
         evaluated = judged[: len(trained)]
         # Otherwise one lucky evaluation would make a champion for ever.
         self.champion = judged[-1] if again else self.champion
-        best = max(evaluated, key=_rank)  # of equal ones the newest, which has learnt longest
-        if self.champion is None or _rank(best) >= _rank(self.champion):
-            self.champion = best
+        best = _fittest(evaluated)
+        if self.champion is None or best.rank >= self.champion.rank:
+            self.champion = best  # of equal ones the newest, which has learnt longest
         self._certify(judged)
-        steps = self.species.num_env_steps
-        generation = Generation(self.number, tuple(evaluated), steps, self.champion, self.certified)
-        self.lineage += generation.lineage()
+        self.lineage += map(self._record, evaluated)
         self.number += 1
         self.members = self._children(evaluated)
-        return generation
+        return evaluated
+
+    def _record(self, member: Individual) -> dict[str, Any]:
+        told = "id", "parent", "mutation", "change", "fitness", "parent_fitness"
+        parent, fitness = member.parent_fitness, member.fitness
+        return {
+            "generation": self.number,
+            **{name: getattr(member, name) for name in told},
+            "gain": None if member.parent is None else fitness - parent,
+            "num_env_steps": self.species.num_env_steps,
+        }
 
     def _newcomers(self, rng: np.random.Generator) -> list[Individual]:
         """A whole population with fresh weights."""
-        size = self.config.population_size
-        ids = range(self.number * size, (self.number + 1) * size)
-        drawn = [(id, *self.species.newcomer(id, rng)) for id in ids]
-        return [
-            Individual(id, None, NEWCOMER, change, config, state)
-            for id, config, state, change in drawn
-        ]
+        size, members = self.config.population_size, []
+        for id in range(self.number * size, (self.number + 1) * size):
+            config, state, change = self.species.newcomer(id, rng)
+            members.append(Individual(id, None, NEWCOMER, change, config, state))
+        return members
 
     def _certify(self, judged: Sequence[Individual]) -> None:
         """Lets those that seem to meet the target prove it, the fittest first."""
         if self.target is None:
             return
-        for member in sorted(judged, key=_rank, reverse=True):
-            if _rank(member) < self.target:
+        for member in sorted(judged, key=lambda member: member.rank, reverse=True):
+            if member.rank < self.target:
                 return
             outcome = self.species.certify(member)
             if outcome >= self.target:
@@ -225,7 +224,7 @@ class Evolution:
         rng, first = self._rng(), self.number * self.config.population_size
         if self._stands_still():
             return self._newcomers(rng)
-        pool, elite = [*evaluated], max(evaluated, key=_rank)
+        pool, elite = [*evaluated], _fittest(evaluated)
         if self.config.elite == "champion":
             elite = self.champion
             pool.append(elite)  # a rival as it was when it was evaluated
@@ -234,7 +233,7 @@ class Evolution:
         for place in range(1, max(round(len(evaluated) * self.config.survivors), fewest)):
             count = min(self.config.tournament_size, len(pool))
             rivals = rng.choice(len(pool), count, replace=False)
-            parent = max((pool[rival] for rival in rivals), key=_rank)
+            parent = _fittest([pool[rival] for rival in rivals])
             children.append(self._child(first + place, parent, self._kind(rng), rng))
         return children
 
@@ -263,65 +262,80 @@ class Evolution:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next generations depend on, as arrays and plain values."""
-        return {
-            "number": self.number,
-            "members": [self._encode(member) for member in self.members],
-            "champion": self.champion and self._encode(self.champion),
-            "certified": self.certified,
-            "lineage": self.lineage,
-            "species": self.species.state_dict(),
-        }
+        champion = self.champion and self._encode(self.champion)
+        members = [self._encode(member) for member in self.members]
+        return super().state_dict() | {"members": members, "champion": champion}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
-        self.number, self.certified = state["number"], state["certified"]
-        self.lineage = state["lineage"]
+        super().load_state_dict(state)
         self.members = [self._decode(member) for member in state["members"]]
         self.champion = state["champion"] and self._decode(state["champion"])
-        self.species.load_state_dict(state["species"])
 
     def _encode(self, member: Individual) -> dict[str, Any]:
-        record = {**vars(member), "body": self.species.encode(member.config, member.state)}
-        del record["config"], record["state"]
-        return record
+        config = member.config
+        shape = {name: getattr(config, name) for name in SHAPE if hasattr(config, name)}
+        return {**vars(member), "config": shape | tunable_values(config)}
 
     def _decode(self, written: Mapping[str, Any]) -> Individual:
-        config, state = self.species.decode(written["body"])
-        record = {name: value for name, value in written.items() if name != "body"}
-        return Individual(config=config, state=state, **record)
+        values = dict(written["config"])
+        if "hidden" in values:
+            values["hidden"] = tuple(values["hidden"])
+        return Individual(**written | {"config": with_values(self.species.given, values)})
 
 
-def ancestors(member: Individual, lineage: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The member and those that it comes from, the newcomer last, by the records of a lineage."""
-    by_id = {line["id"]: line for line in lineage}
-    chain, id = [], member.id
-    while id is not None:
-        chain.append({key: by_id[id][key] for key in ("id", "mutation", "change", "fitness")})
-        id = by_id[id]["parent"]
-    return chain
-
-
-def credit(lineage: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """What each kind of mutation has brought, from the records of a lineage.
-
-    Per kind: how often it happened, the mean gain over the parents, and the share of children that
-    were fitter than their parents. Training brings gains too, so the kind none is what the others
-    are to be compared with.
-    """
-    gains = defaultdict(list)
-    for record in lineage:
-        if record["gain"] is not None and np.isfinite(record["gain"]):
-            gains[record["mutation"]].append(record["gain"])
+def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
+    """Generations until the target of a `SearchConfig` is met, or all are done; the summary."""
+    evolution = Evolution(species, config.evolution, config.run.seed, config.target)
+    resume(run, evolution)
+    table = GrowingTable()
+    with under_way("generation", config.evolution.num_generations, most=True) as step:
+        step.resumed(evolution.number)
+        for members in evolution:
+            table.add(record_generation(run, evolution, members))
+            species.save(evolution.champion, run.path("best"))
+            # Last: what is done again writes the rest again.
+            folder, state = run.path("checkpoints"), evolution.state_dict()
+            save_checkpoint(folder, evolution.number, state, run.mark_metrics())
+            step.at(evolution.number)
+            if run.told_to_end:
+                break
+    champion = evolution.champion
     return {
-        kind: {
-            "count": len(values),
-            "mean_gain": float(np.mean(values)),
-            "improved": float(np.mean(np.array(values) > 0)),
-        }
-        for kind, values in sorted(gains.items())
-    }
+        "seed": config.run.seed,
+        "num_generations": evolution.number,
+        "num_env_steps": species.num_env_steps,
+        "target_met": None if config.target is None else evolution.certified is not None,
+        "best/id": champion.id,
+        "best/fitness": champion.fitness,
+        "best/episode_return": species.certify(champion),
+        "best/tunables": tunable_values(champion.config),
+    } | species.save(champion, run.path("best"))
 
 
-def _rank(member: Individual) -> float:
-    """Fitness, the worst where it is not a number: members that diverged have no children."""
-    return member.fitness if np.isfinite(member.fitness) else -np.inf
+def record_generation(
+    run: Run, evolution: Evolution, members: Sequence[Individual]
+) -> dict[str, Any]:
+    """Adds a generation to the lineage and to the metrics; returns what people see of it."""
+    lines = evolution.lineage[-len(members) :]
+    append_json_lines(run.path("lineage.jsonl"), lines, synced=True)
+    known = [member.fitness for member in members if np.isfinite(member.fitness)]
+    number, steps = evolution.number - 1, evolution.species.num_env_steps
+    mean, best = sum(known) / max(len(known), 1), evolution.champion.fitness
+    figures = {"search/best_fitness": best, "search/fitness": mean, "search/generation": number}
+    run.log(figures, step=steps)
+    return {"generation": number, "fitness": mean, "best": best, "steps": f"{steps:,}"}
+
+
+def resume(run: Run, evolution: Evolution) -> None:
+    """Goes on after the last whole generation; the lineage is written anew as it was then."""
+    state = load_checkpoint(run.path("checkpoints"))
+    if state is not None:
+        evolution.load_state_dict(state)
+    write_json_lines(run.path("lineage.jsonl"), evolution.lineage)
+    steps = evolution.species.num_env_steps if evolution.number else -1
+    run.truncate_metrics(steps, None if state is None else state["metrics"])
+
+
+def _fittest(members: Sequence[Individual]) -> Individual:
+    return max(members, key=lambda member: member.rank)

@@ -14,6 +14,7 @@ being 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,18 +22,21 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.baselines.networks import ACTIVATIONS
+from lactchain.baselines.networks import ACTIVATIONS, unflatten
 from lactchain.config.tunable import Tunable, tunable_values, tunables, with_tunables
 from lactchain.errors import ConfigError
 from lactchain.search.evolution import Change, Child
-from lactchain.search.members import Arrays, Learnt, NetworkChange, change_networks
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 
 ATTEMPTS = 20
 """How often a draw is repeated that the config class refuses, such as a batch beyond a rollout."""
-
 MOST_UNITS, MOST_LAYERS = 256, 3
 """Of the hidden layers that growth makes."""
+DEEPENABLE = {"relu": 0.0, "elu": 1.0}
+"""Activations f with f(h + shift) = h + shift for all h that they can give, and the shift."""
+
+
+# --- configs --------------------------------------------------------------------------------------
 
 
 def check_tunables(config: Any, names: Sequence[str]) -> None:
@@ -58,6 +62,15 @@ def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
     return {name: known[name] for name in names or known if name in present}
 
 
+def first_config(
+    config: Any, space: SpaceConfig, settings: EvolutionConfig, place: int, rng: np.random.Generator
+) -> tuple[Any, Change]:
+    """The config of a member of the first generation; see `EvolutionConfig.start`."""
+    if settings.start == "drawn":
+        return draw_config(config, space, rng), {}
+    return mutate_tunables(config, space, settings.mutation, rng) if place else (config, {})
+
+
 def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> Any:
     """A config whose searched tunables, architecture and activation are drawn from their ranges.
 
@@ -79,15 +92,6 @@ def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> An
     return _first_accepted(draw)
 
 
-def first_config(
-    config: Any, space: SpaceConfig, settings: EvolutionConfig, place: int, rng: np.random.Generator
-) -> tuple[Any, Change]:
-    """The config of a member of the first generation; see `EvolutionConfig.start`."""
-    if settings.start == "drawn":
-        return draw_config(config, space, rng), {}
-    return mutate_tunables(config, space, settings.mutation, rng) if place else (config, {})
-
-
 def mutate_tunables(
     config: Any, space: SpaceConfig, settings: MutationConfig, rng: np.random.Generator
 ) -> tuple[Any, Change]:
@@ -105,8 +109,26 @@ def mutate_tunables(
     return _first_accepted(draw)
 
 
+def _first_accepted(draw: Callable[[], Any]) -> Any:
+    """What is drawn, again and again while the config class refuses it; at last its refusal."""
+    for _ in range(ATTEMPTS - 1):
+        with suppress(ConfigError):
+            return draw()
+    return draw()
+
+
+# --- networks -------------------------------------------------------------------------------------
+
+Arrays = list[np.ndarray]
+"""Weight (in, out) and bias (1, out) of each layer in turn, of one network of one member."""
+NetworkChange = Callable[[Arrays, bool], Arrays]
+"""Arrays of a network, or what an optimiser knows about them (the second says so) → new ones."""
+NewShape = tuple[tuple[int, ...], NetworkChange]
+"""Units of the hidden layers, and what leads to them."""
+
+
 def mutate_parameters(
-    config: Any, learnt: Learnt, settings: MutationConfig, rng: np.random.Generator
+    config: Any, learnt: dict[str, Any], settings: MutationConfig, rng: np.random.Generator
 ) -> Child:
     """Gaussian noise on all weights of all networks; target networks follow their originals."""
     seed = int(rng.integers(2**63))
@@ -120,7 +142,7 @@ def mutate_parameters(
     return Child(config, change_networks(learnt, disturb), {"noise": [0.0, settings.noise]})
 
 
-def mutate_activation(config: Any, learnt: Learnt, rng: np.random.Generator) -> Child:
+def mutate_activation(config: Any, learnt: dict[str, Any], rng: np.random.Generator) -> Child:
     """Another activation behind the same weights."""
     after = str(rng.choice([name for name in ACTIVATIONS if name != config.activation]))
     change = {"activation": [config.activation, after]}
@@ -128,74 +150,109 @@ def mutate_activation(config: Any, learnt: Learnt, rng: np.random.Generator) -> 
 
 
 def mutate_architecture(
-    config: Any, learnt: Learnt, settings: MutationConfig, rng: np.random.Generator
+    config: Any, learnt: dict[str, Any], settings: MutationConfig, rng: np.random.Generator
 ) -> Child | None:
     """More units or a layer, which leaves the function as it is; or fewer."""
-    if not config.hidden:
+    hidden = config.hidden
+    if not hidden:
         return None
-    ways = _growths(config) if rng.random() < settings.growth_share else _cuts(config)
+    grows = rng.random() < settings.growth_share
+    if grows:
+        deepens = len(hidden) < MOST_LAYERS and config.activation in DEEPENABLE
+        ways = [_resized] * (min(hidden) < MOST_UNITS) + [_deepened] * deepens
+    else:
+        ways = [_resized] * (max(hidden) > 1) + [_merged] * (len(hidden) > 1)
     if not ways:
         return None
-    hidden, change = ways[rng.integers(len(ways))](rng)
-    changes = {"hidden": [list(config.hidden), list(hidden)]}
-    return Child(replace(config, hidden=hidden), change_networks(learnt, change), changes)
+    after, change = ways[rng.integers(len(ways))](config, grows, rng)
+    changes = {"hidden": [list(hidden), list(after)]}
+    return Child(replace(config, hidden=after), change_networks(learnt, change), changes)
 
 
-Way = Callable[[np.random.Generator], tuple[tuple[int, ...], NetworkChange]]
-"""Draws an architecture, and what leads to it."""
+def _resized(config: Any, grows: bool, rng: np.random.Generator) -> NewShape:
+    """Half as many units again in one layer, or a quarter less: those that came last.
 
-
-def _growths(config: Any) -> list[Way]:
-    hidden, ways = config.hidden, []
-    if min(hidden) < MOST_UNITS:
-        ways.append(lambda rng: _more_units(hidden, rng))
-    if len(hidden) < MOST_LAYERS and config.activation in DEEPENABLE:
-        shift = DEEPENABLE[config.activation]
-        deeper = (*hidden, hidden[-1])
-        ways.append(lambda _: (deeper, lambda a, moments: add_hidden_layer(a, shift, moments)))
-    return ways
-
-
-def _cuts(config: Any) -> list[Way]:
-    hidden, ways = config.hidden, []
-    if max(hidden) > 1:
-        ways.append(lambda rng: _fewer_units(hidden, rng))
-    if len(hidden) > 1:
-        ways.append(lambda _: (hidden[:-1], merge_layer))
-    return ways
-
-
-def _more_units(
-    hidden: tuple[int, ...], rng: np.random.Generator
-) -> tuple[tuple[int, ...], NetworkChange]:
-    """Half as many units again in one layer."""
-    place = int(rng.choice([p for p, width in enumerate(hidden) if width < MOST_UNITS]))
-    count = min(max(hidden[place] // 2, 1), MOST_UNITS - hidden[place])
-    layer, seed = len(hidden) - place, int(rng.integers(2**63))
-    wider = (*hidden[:place], hidden[place] + count, *hidden[place + 1 :])
-    return wider, lambda a, moments: add_units(a, layer, count, None if moments else seed)
-
-
-def _fewer_units(
-    hidden: tuple[int, ...], rng: np.random.Generator
-) -> tuple[tuple[int, ...], NetworkChange]:
-    """A quarter of a layer's units less."""
-    place = int(rng.choice([p for p, width in enumerate(hidden) if width > 1]))
-    kept = hidden[place] - max(hidden[place] // 4, 1)
-    narrower = (*hidden[:place], kept, *hidden[place + 1 :])
-    return narrower, lambda a, _: keep_units(a, len(hidden) - place, kept)
-
-
-def _first_accepted(draw: Callable[[], Any]) -> Any:
-    """What is drawn, again and again while the config class refuses it.
-
-    Raises:
-        ConfigError: it refuses whatever is drawn.
+    Incoming weights of new units are as large as the others. Optimisers and targets must lose the
+    units that their networks lose, so the choice does not depend on the numbers.
     """
-    for _ in range(ATTEMPTS - 1):
-        with suppress(ConfigError):
-            return draw()
-    return draw()
+    hidden = list(config.hidden)
+    least, most = (0, MOST_UNITS) if grows else (1, math.inf)
+    place = int(rng.choice([p for p, width in enumerate(hidden) if least < width < most]))
+    before = hidden[place]
+    if grows:
+        hidden[place], seed = (
+            min(before + max(before // 2, 1), MOST_UNITS),
+            int(rng.integers(2**63)),
+        )
+    else:
+        hidden[place] -= max(before // 4, 1)
+    count, start = hidden[place], 2 * place
+
+    def resize(arrays: Arrays, moments: bool) -> Arrays:
+        incoming, bias, outgoing = arrays[start : start + 3]
+        weight = _fitted(incoming, count, axis=1)
+        if grows and not moments:
+            new = (len(weight), count - before)
+            weight[:, before:] = _noise(new, 1.0, incoming, np.random.default_rng(seed))
+        resized = [weight, _fitted(bias, count, axis=1), _fitted(outgoing, count, axis=0)]
+        return [*arrays[:start], *resized, *arrays[start + 3 :]]
+
+    return tuple(hidden), resize
+
+
+def _deepened(config: Any, grows: bool, rng: np.random.Generator) -> NewShape:
+    """One more hidden layer, of as many units, before the last layer.
+
+    The `shift` of the activation is added before and taken away behind.
+    """
+
+    def deepen(arrays: Arrays, moments: bool) -> Arrays:
+        *before, weight, bias = arrays
+        shift = np.full((1, len(weight)), DEEPENABLE[config.activation], weight.dtype)
+        new = [np.eye(len(weight), dtype=weight.dtype), shift]
+        if moments:
+            return [*before, *map(np.zeros_like, new), weight, bias]
+        return [*before, *new, weight, bias - shift @ weight]
+
+    return (*config.hidden, config.hidden[-1]), deepen
+
+
+def _merged(config: Any, grows: bool, rng: np.random.Generator) -> NewShape:
+    """Without the last hidden layer, which is multiplied into the last one."""
+
+    def merge(arrays: Arrays, moments: bool) -> Arrays:
+        *before, w1, b1, w2, b2 = arrays
+        new = [w1 @ w2, b1 @ w2 + b2]
+        return [*before, *(map(np.zeros_like, new) if moments else new)]
+
+    return config.hidden[:-1], merge
+
+
+def _fitted(array: np.ndarray, count: int, axis: int) -> np.ndarray:
+    """The first `count` rows (axis 0) or columns; zeros where there are none."""
+    missing = [(0, 0), (0, 0)]
+    missing[axis] = (0, max(count - array.shape[axis], 0))
+    return np.pad(array, missing).take(range(count), axis)
+
+
+def change_networks(learnt: dict[str, Any], change: NetworkChange) -> dict[str, Any]:
+    """The member with other networks, targets too; `learnt` (see `take`) is left as it is."""
+    parts, shapes = dict(learnt["parts"]), dict(learnt["shapes"])
+    for name, layout in learnt["shapes"].items():
+        entries = dict(parts[name])
+        moments = "flat" not in entries
+        for key in ("mean", "square") if moments else ("flat",):
+            networks = {
+                network: [array[0] for array in arrays]
+                for network, arrays in unflatten(entries[key], layout).items()
+            }
+            # A single array, such as a log-deviation, is no network.
+            changed = {n: change(a, moments) if len(a) > 1 else a for n, a in networks.items()}
+            rows = [array.ravel() for arrays in changed.values() for array in arrays]
+            entries[key] = np.concatenate(rows)[None]
+            shapes[name] = {n: [a.shape for a in arrays] for n, arrays in changed.items()}
+        parts[name] = entries
+    return learnt | {"parts": parts, "shapes": shapes}
 
 
 def _noise(
@@ -204,71 +261,3 @@ def _noise(
     """Noise whose deviation is `scale` root mean squares of an array."""
     size = float(np.sqrt(np.square(like).mean()))
     return (scale * size * rng.standard_normal(shape)).astype(like.dtype)
-
-
-# --- networks, given as weight (in, out) and bias (1, out) of each layer of one member ------------
-
-DEEPENABLE = {"relu": 0.0, "elu": 1.0}
-"""Activations f with f(h + shift) = h + shift for all h that they can give, and the shift."""
-
-
-def add_units(arrays: Arrays, layer: int, count: int, seed: int | None) -> Arrays:
-    """The network with more units in a hidden layer, counted from the last layer backwards.
-
-    Args:
-        layer: 1 for the last hidden layer, 2 for the one before it.
-        count: new units.
-        seed: of their incoming weights, of the size of the others; None: zeros, for moments.
-    """
-    grown = list(arrays)
-    w, b, following = _places(arrays, layer)
-    weight, bias = arrays[w], arrays[b]
-    incoming = np.zeros((weight.shape[0], count), dtype=weight.dtype)
-    if seed is not None:
-        incoming = _noise(incoming.shape, 1.0, weight, np.random.default_rng(seed))
-    outgoing = np.zeros((count, arrays[following].shape[1]), dtype=weight.dtype)
-    grown[w] = np.concatenate([weight, incoming], axis=1)
-    grown[b] = np.concatenate([bias, np.zeros((1, count), dtype=bias.dtype)], axis=1)
-    grown[following] = np.concatenate([arrays[following], outgoing])
-    return grown
-
-
-def keep_units(arrays: Arrays, layer: int, count: int) -> Arrays:
-    """The network with the first units of a hidden layer only; `layer` as for `add_units`.
-
-    Optimisers and targets must lose the units that their networks lose, so the choice does not
-    depend on the numbers; the last units are those that came last.
-    """
-    smaller = list(arrays)
-    w, b, following = _places(arrays, layer)
-    smaller[w], smaller[b] = arrays[w][:, :count], arrays[b][:, :count]
-    smaller[following] = arrays[following][:count]
-    return smaller
-
-
-def add_hidden_layer(arrays: Arrays, shift: float, moments: bool) -> Arrays:
-    """The network with one more hidden layer, of as many units, before the last layer.
-
-    The `shift` of the activation (`DEEPENABLE`) is added before and taken away behind; `moments` of
-    the new layer are zeros.
-    """
-    *before, weight, bias = arrays
-    width, kind = weight.shape[0], weight.dtype
-    if moments:
-        return [*before, np.zeros((width, width), kind), np.zeros((1, width), kind), weight, bias]
-    shifts = np.full((1, width), shift, kind)
-    return [*before, np.eye(width, dtype=kind), shifts, weight, bias - shifts @ weight]
-
-
-def merge_layer(arrays: Arrays, moments: bool) -> Arrays:
-    """The network without its last hidden layer, which is multiplied into the last one."""
-    *before, w1, b1, w2, b2 = arrays
-    if moments:
-        return [*before, np.zeros((w1.shape[0], w2.shape[1]), w2.dtype), np.zeros_like(b2)]
-    return [*before, w1 @ w2, b1 @ w2 + b2]
-
-
-def _places(arrays: Arrays, layer: int) -> tuple[int, int, int]:
-    """Where the weight and the bias of a hidden layer are, and the next layer's weight."""
-    following = len(arrays) - 2 * layer
-    return following - 2, following - 1, following

@@ -2,8 +2,8 @@
 
 Classic agents (--ppo, --dqn, --ddpg) or language actors trained by SimPO (--language). Every
 environment step of every member is counted, those of the evaluations that select among them too.
-Writes RUN/lineage.jsonl, RUN/best/ and RUN/summary.json: see lactchain/search/search_run.py;
-departures from AgileRL: see evolution.py beside it.
+Writes RUN/lineage.jsonl, RUN/best/ and RUN/summary.json: see
+lactchain/search/evolution.py, which lists the departures from AgileRL too.
 """
 
 from collections.abc import Callable, Mapping
@@ -107,8 +107,8 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
 
 def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     """What a config asks for."""
-    from lactchain.search import search_run
     from lactchain.search.agents import AgentSpecies
+    from lactchain.search.evolution import evolve
     from lactchain.search.mutations import check_tunables
 
     check_tunables(config.subject, config.space.tunables)
@@ -120,4 +120,4 @@ def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
     else:
         world, seed = config.environment, config.run.seed
         species = AgentSpecies(config.subject, world, space, settings, seed)
-    return search_run.evolve(config, run, species)
+    return evolve(config, run, species)

@@ -8,21 +8,17 @@ stream would change every norm, so its width stays.
 
 import copy
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lactchain.config.settings import ActorConfig
 from lactchain.errors import ConfigError
-from lactchain.models.adapters import ADAPTER_FILES, check_adapter, merged, write_adapter_record
-from lactchain.models.loading import load_actor, load_own_tokenizer
+from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.runtime import quiet
-from lactchain.models.weights import read_tensors, resolve_weights
 from lactchain.storage.files import disk_errors
+from lactchain.storage.manifests import write_manifest
 
 SILENT = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 """What a layer writes into the residual stream."""
@@ -70,58 +66,27 @@ def add_mlp_units(model: PreTrainedModel, count: int, seed: int = 0) -> PreTrain
 
 def disturb(model: PreTrainedModel, noise: float, seed: int = 0) -> PreTrainedModel:
     """The model with Gaussian noise on its weights, in units of each one's root mean square."""
-    return _rebuilt(model, model.config, _noisy(model.state_dict(), noise, seed))
-
-
-def disturb_adapter(actor: ActorConfig, noise: float, seed: int, folder: str | Path) -> None:
-    """Writes an actor's adapter with such noise on its own weights into a folder, made anew.
-
-    The model under it is not loaded.
-
-    Raises:
-        DataError: the adapter is missing, damaged, or of another model.
-        DiskError: the folder cannot be written.
-    """
-    source, folder, base = Path(actor.adapter), Path(folder), resolve_weights(actor.model)
-    check_adapter(source, base)
-    settings, weights = ADAPTER_FILES
-    with disk_errors(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        shutil.copy(source / settings, folder)
-        save_file(_noisy(read_tensors(source / weights), noise, seed), folder / weights)
-        write_adapter_record(folder, base)
-
-
-def _noisy(weights: Mapping[str, Tensor], noise: float, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     noisy = {}
-    for name, weight in weights.items():
+    for name, weight in model.state_dict().items():
         size = weight.float().square().mean().sqrt().cpu()
         drawn = torch.randn(weight.shape, generator=generator) * (noise * size)
         noisy[name] = weight + drawn.to(weight)
-    return noisy
-
-
-def read_model(actor: ActorConfig) -> PreTrainedModel:
-    """An actor's weights, its adapter multiplied in if it has one; for float32 (see `merges`).
-
-    Raises:
-        DataError: weights or adapter are missing, damaged, or do not belong together.
-    """
-    return merged(load_actor(actor)[0])
+    return _rebuilt(model, model.config, noisy)
 
 
 def write_model(model: PreTrainedModel, actor: ActorConfig, folder: str | Path) -> None:
-    """Writes a model, with the tokenizer of the actor it came from, where `load_actor` reads it.
+    """Writes a model, with the tokenizer of the actor it came from, into a folder made anew.
 
     Raises:
         DiskError: the folder cannot be written.
     """
     tokenizer = load_own_tokenizer(actor)
+    shutil.rmtree(folder, ignore_errors=True)
     with quiet(), disk_errors(folder):
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+    write_manifest(folder, {"parent": actor.model})
 
 
 def _check_family(model: PreTrainedModel) -> None:
@@ -131,7 +96,9 @@ def _check_family(model: PreTrainedModel) -> None:
         raise ConfigError(f"architecture: expected a model built like Llama to grow, got {kind}")
 
 
-def _rebuilt(model: PreTrainedModel, config: object, weights: dict[str, Tensor]) -> PreTrainedModel:
+def _rebuilt(
+    model: PreTrainedModel, config: object, weights: dict[str, torch.Tensor]
+) -> PreTrainedModel:
     """A model of another shape with given weights, of the same type and on the same device."""
     with torch.random.fork_rng(devices=[]):
         grown = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
