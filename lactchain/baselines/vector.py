@@ -73,7 +73,7 @@ class EpisodeRecord(gym.Wrapper):
     """Remembers how the episode began and what was played, so that it can be played again.
 
     An episode is a function of `np_random` at the reset and of the actions, as Gymnasium asks; and
-    of what the world keeps over episodes, as far as `Kept` can read it. What is handed out are
+    of what the world keeps over episodes, as far as `_kept` can read it. What is handed out are
     copies, since a world may write each observation over the last one.
     What breaks its rules is an `EnvironmentFault`, as it is in text worlds; rewards that are not
     finite are left to whoever learns from them.
@@ -81,9 +81,10 @@ class EpisodeRecord(gym.Wrapper):
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self._kept = Kept(env)
+        self._layers = [vars(layer) for layer in _layers(env)]
+        self._made = _kept(self._layers)
         self._start: dict[str, Any] = {}
-        self._held: dict[str, Any] = {}
+        self._held: dict[Place, Any] = {}
         self._actions: list[Any] = []
         self._seen: dict[str, Any] = {}
 
@@ -91,7 +92,7 @@ class EpisodeRecord(gym.Wrapper):
         """Starts an episode, and a new record."""
         dice = self.env.unwrapped.np_random.bit_generator.state
         self._start = {"random": dice} if seed is None else {"seed": seed}
-        self._held, self._actions = self._kept.now(), []
+        self._held, self._actions = _kept(self._layers), []
         result = faults.reset(self.env, seed, _CHECK_RESET, options=options)
         return self._own(result, rewards=0.0)
 
@@ -103,13 +104,15 @@ class EpisodeRecord(gym.Wrapper):
 
     def get_state(self) -> dict[str, Any]:
         """How the episode began, the actions since, and what came of them."""
-        start = self._start | {"kept": self._kept.changed(self._held)}
+        held = self._held.items()
+        changed = [[[*place], v] for place, v in held if not _alike(v, self._made.get(place))]
+        start = self._start | {"kept": changed}
         return {"start": start, "actions": np.array(self._actions), "seen": self._seen}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Plays the episode up to where it was; `EnvironmentFault` if it leads elsewhere."""
         start, dice = state["start"], _dice_of_the_process()
-        self._kept.put_back(start["kept"])
+        self._keep(start["kept"])
         if "random" in start:
             self.env.unwrapped.np_random.bit_generator.state = start["random"]
         self.reset(seed=start.get("seed"))
@@ -129,6 +132,16 @@ class EpisodeRecord(gym.Wrapper):
                 " and keep over episodes only numbers, texts, and arrays of them"
             )
 
+    def _keep(self, changed: Sequence[tuple[Sequence[Any], Any]]) -> None:
+        """Makes the world keep this, and else what it was made with."""
+        kept = self._made | {tuple(place): value for place, value in changed}
+        for (layer, name, *inner), value in kept.items():
+            held = self._layers[layer]
+            if inner:
+                held, (name,) = _inner(held.get(name)), inner
+            if not _alike(_copy(held.get(name)), value):
+                held[name] = _copy(value)
+
     def _own(self, result: tuple[Any, ...], rewards: float) -> tuple[Any, ...]:
         """What a reset or a step returned, with a copy of the observation, which is noted."""
         observation = deepcopy(result[0])
@@ -142,58 +155,25 @@ def _dice_of_the_process() -> tuple[int, ...]:
     return hash(random.getstate()), hash(words.tobytes()), place
 
 
-class Kept:
-    """What a world and its wrappers keep from one episode to the next: counts, levels, statistics.
+Place = tuple[Any, ...]
+"""Number of a layer, name of an attribute of it, and of one of what that is, if it is an object."""
 
-    Gymnasium has no call for it. It is read where it lies: numbers, texts, and arrays and lists of
-    them, among the attributes of each layer, and of objects in them that hold nothing else, such as
-    the running means of `NormalizeObservation`.
+
+def _kept(layers: Sequence[dict[str, Any]]) -> dict[Place, Any]:
+    """Copies of what a world and its wrappers keep from one episode to the next.
+
+    Counts, levels, statistics: Gymnasium has no call for them. They are read where they lie:
+    numbers, texts, and arrays and lists of them, among the attributes of each layer, and of objects
+    in them that hold nothing else, such as the running means of `NormalizeObservation`.
     """
-
-    def __init__(self, env: gym.Env) -> None:
-        self._layers = {f"{n} {type(e).__name__}": vars(e) for n, e in enumerate(_layers(env))}
-        self._keys: list[tuple[str, ...]] = []
-        self._size = 0
-        self._made = self.now()
-
-    def now(self) -> dict[str, Any]:
-        """Copies of it by layer, object if it is in one, and name."""
-        size = sum(map(len, self._layers.values()))
-        if size != self._size:  # looked for anew only then, since every episode asks
-            self._size, self._keys = size, list(self._find())
-        places = ((key, self._place(key[:-1])) for key in self._keys)
-        return {".".join(key): _copy(held[key[-1]]) for key, held in places if key[-1] in held}
-
-    def changed(self, held: dict[str, Any]) -> dict[str, Any]:
-        """What of it the world was not made with, as arrays and what JSON can hold."""
-        made = self._made
-        return {
-            key: value
-            for key, value in held.items()
-            if _is_kept(value) and (key not in made or not _alike(value, made[key]))
-        }
-
-    def put_back(self, changed: dict[str, Any]) -> None:
-        """Makes the world keep this, and else what it was made with."""
-        for key, value in (self._made | changed).items():
-            *path, name = key.split(".")
-            held = self._place(path)
-            if not _alike(_copy(held.get(name)), value):
-                held[name] = _copy(value)
-
-    def _find(self) -> Iterator[tuple[str, ...]]:
-        for layer, held in self._layers.items():
-            for name, value in held.items():
-                inner = _inner(value)
-                if _is_kept(value):
-                    yield layer, name
-                elif all(map(_is_kept, inner.values())):
-                    yield from ((layer, name, inner_name) for inner_name in inner)
-
-    def _place(self, path: Sequence[str]) -> dict[str, Any]:
-        """The attributes of a layer, or of an object in it, which may be another one by now."""
-        layer = self._layers[path[0]]
-        return layer if len(path) == 1 else _inner(layer.get(path[1]))
+    found: dict[Place, Any] = {}
+    for layer, held in enumerate(layers):
+        for name, value in held.items():
+            if _is_kept(value):
+                found[layer, name] = _copy(value)
+            elif (inner := _inner(value)) and all(map(_is_kept, inner.values())):
+                found |= {(layer, name, part): _copy(v) for part, v in inner.items()}
+    return found
 
 
 def _layers(env: gym.Env) -> Iterator[gym.Env]:
@@ -217,11 +197,13 @@ def _alike(value: Any, other: Any) -> bool:
 
 
 def _is_kept(value: Any) -> bool:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.dtype.kind in "biuf" and value.size <= MOST_KEPT
-    if type(value) is list:
-        return len(value) <= MOST_KEPT and all(type(entry) in _SIMPLE for entry in value)
-    return type(value) in _SIMPLE
+    kind = type(value)  # the commonest first, since every episode asks
+    if kind in _SIMPLE:
+        return True
+    if kind is list:
+        return len(value) <= MOST_KEPT and _SIMPLE.issuperset(map(type, value))
+    is_array = isinstance(value, np.ndarray | np.generic)
+    return is_array and value.dtype.kind in "biuf" and value.size <= MOST_KEPT
 
 
 def _copy(value: Any) -> Any:
