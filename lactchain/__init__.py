@@ -32,7 +32,7 @@ _MODULES = {
     "data.rollouts": "Rollouts collect evaluate",
     "data.trajectories": "read_trajectories write_trajectories",
     "data.preferences": "chain_advantages make_pairs read_pairs write_pairs",
-    "baselines.training": "train_agent",
+    "stages.train_agent": "train_agent",
     "saved": "load_agent load_critic load_policy load_values open_run",
     "stages.make_preferences": "make_preferences",
     "trainers.critic": "CriticTrainer",

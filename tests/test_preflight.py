@@ -15,7 +15,6 @@ from script_setups import GRID, config_of, run_here
 
 import lactchain
 from lactchain.baselines.settings import TrainCQLConfig, TrainDQNConfig, WorldConfig
-from lactchain.baselines.training import train_agent
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.errors import ConfigError, DataError
@@ -25,6 +24,7 @@ from lactchain.runs.preflight import look_up
 from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.rounds import full_keys
+from lactchain.stages.train_agent import train_agent
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.files import stand_for

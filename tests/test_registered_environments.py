@@ -14,12 +14,12 @@ from stable_baselines3.common.env_checker import check_env as check_env_sb3
 import lactchain.environments  # noqa: F401  registers
 from lactchain.baselines.member_envs import make_numeric_env, spaces_of
 from lactchain.baselines.settings import LoopConfig, TrainPPOConfig, WorldConfig
-from lactchain.baselines.training import train_agent
 from lactchain.baselines.vector import ResumableLoop, make_vector_env
 from lactchain.config.settings import RunConfig
 from lactchain.environments.language import language_env
 from lactchain.environments.registry import name_modules
 from lactchain.errors import ConfigError
+from lactchain.stages.train_agent import train_agent
 
 IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("lactchain/"))
 # Stable-Baselines3 knows no text observations.

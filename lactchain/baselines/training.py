@@ -51,7 +51,7 @@ from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.console import GrowingTable
-from lactchain.runs.process import seed_everything, stop_requested
+from lactchain.runs.process import stop_requested
 from lactchain.runs.progress import under_way
 from lactchain.runs.reporting import OptionalTracker
 from lactchain.runs.run import Run
@@ -61,25 +61,6 @@ from lactchain.storage.manifests import MANIFEST, verify_manifest
 AGENTS = {PPOConfig: PPO, DQNConfig: DQN, DDPGConfig: DDPG, CQLConfig: CQL}
 # Evaluations choose the best on these seeds; the summary's figures are from others.
 EVAL_SEED = 1_000_000
-
-
-def train_agent(config: TrainAgentConfig) -> dict[str, Any]:
-    """Runs what a config asks for, or continues it; returns the summary.
-
-    Raises:
-        ConfigError: the environment does not suit the agent, or the folder is another run's.
-        NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
-        Interrupted: a signal asked the process to stop; the state is saved.
-    """
-    with Run.of(config) as run:
-        if run.finished:
-            return run.summary
-        seed_everything(config.run.seed, config.run.threads)
-        training = Training(config, run)
-        training.resume()
-        summary = training.go_on()
-        run.finish(summary)
-        return summary
 
 
 class Training(Stored):
@@ -108,7 +89,8 @@ class Training(Stored):
         self._episodes: list[Sequence[float]] = []
         self._last_metrics: dict[str, float] = {}
         self._began = (time.process_time(), 0)
-        self._trackers = _trackers(config, run)
+        makers = {name: partial(_tracker, name, run.directory) for name in config.run.report_to}
+        self._trackers = [OptionalTracker(make, name) for name, make in makers.items()]
         self._table = GrowingTable()
 
     @property
@@ -119,11 +101,13 @@ class Training(Stored):
         return self.source.num_env_steps // self.loop.num_members
 
     def go_on(self) -> dict[str, Any]:
-        """Learns to the end; returns the summary.
+        """Learns to the end, from the newest checkpoint on if there is one; returns the summary.
 
         Raises:
+            NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
             Interrupted: a signal asked to stop, in an evaluation perhaps; the state is saved.
         """
+        self._resume()
         self._began = (time.process_time(), self.steps)
         try:
             self._learn_to_the_end()
@@ -162,7 +146,7 @@ class Training(Stored):
         folder = self.run.path("checkpoints")
         save_checkpoint(folder, self.steps, self.state_dict(), self.run.mark_metrics())
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Goes on from the newest checkpoint of this run that is whole, if there is one."""
         state = load_checkpoint(self.run.path("checkpoints"))
         if state is None:
@@ -333,14 +317,10 @@ def _check_spaces(data: TransitionData, agent: Population) -> None:
         raise DataError(f"data: expected actions of {agent.action_space}, got {largest}")
 
 
-def _trackers(config: TrainAgentConfig, run: Run) -> list[OptionalTracker]:
+def _tracker(name: str, directory: Path) -> Any:
     """What logs beside metrics.jsonl."""
+    from accelerate import Accelerator
 
-    def start(name: str) -> Any:
-        from accelerate import Accelerator
-
-        tracker = Accelerator(cpu=True, log_with=name, project_dir=str(run.directory))
-        tracker.init_trackers("lactchain")
-        return tracker
-
-    return [OptionalTracker(partial(start, name), name) for name in config.run.report_to]
+    tracker = Accelerator(cpu=True, log_with=name, project_dir=str(directory))
+    tracker.init_trackers("lactchain")
+    return tracker

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lactchain.runs.console import figures
-from lactchain.runs.process import is_dry_run
-from lactchain.runs.reporting import write_page
-from lactchain.stages.stage_run import dry_run
+from lactchain.stages.stage_run import stage
 
 if TYPE_CHECKING:
     from lactchain.baselines.settings import TrainAgentConfig
 
 
-def main(config: TrainAgentConfig) -> dict[str, Any]:
-    """Trains the agents that the class of the configuration names; returns their figures."""
-    if is_dry_run():
-        return dry_run(config, ())
-    from lactchain.baselines.training import train_agent
+def train_agent(config: TrainAgentConfig) -> dict[str, Any]:
+    """Trains the agents that the class of the configuration names, or goes on; their figures.
 
-    summary = train_agent(config)
-    write_page(config.run.run_dir)
+    Raises:
+        ConfigError: the environment does not suit the agent, or the folder is another run's.
+        NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
+        Interrupted: a signal asked the process to stop; the state is saved.
+    """
     title = type(config).__name__.removeprefix("Train").removesuffix("Config")
-    figures(title, summary)
-    return summary
+    with stage(title, config, report=True) as begun:
+        if begun.is_open:
+            from lactchain.baselines.training import Training
+
+            begun.finish(Training(config, begun.run).go_on())
+    return begun.summary
+
+
+main = train_agent
