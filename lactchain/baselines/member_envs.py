@@ -98,14 +98,12 @@ class MemberEnvs(Stored):
         *step, infos = self.envs.step(flat.copy())
         # Copies: a batch may write each step over the last one.
         after, rewards, terminated, truncated = map(np.array, step)
-        successors = after
-        ended = terminated | truncated
+        self._check_finite("reward", rewards, flat)
+        successors, ended = after, terminated | truncated
         if ended.any():
             successors = after.copy()
             successors[ended] = np.stack(infos["final_obs"][ended])
-        for name, rows in (("reward", rewards), ("observation", successors)):
-            self._check_finite(name, rows, flat)
-        self._check_finite("observation", after)
+        self._check_finite("observation", successors, flat)
         step = Transition(
             observations=self.observations,
             actions=actions,
@@ -115,7 +113,12 @@ class MemberEnvs(Stored):
             next_observations=self._members(successors),
         )
         self.observations = self._members(after)
-        self._count(step.rewards, ended.reshape(self.shape))
+        self.num_env_steps += rewards.size
+        self._returns += step.rewards
+        self._lengths += 1
+        if successors is not after:
+            self._check_finite("observation", after)
+            self._note_episodes(ended.reshape(self.shape))
         return step
 
     def pop_episodes(self) -> list[FinishedEpisode]:
@@ -149,16 +152,12 @@ class MemberEnvs(Stored):
     def _members(self, rows: np.ndarray) -> np.ndarray:
         return rows.reshape(*self.shape, *rows.shape[1:])
 
-    def _count(self, rewards: np.ndarray, ended: np.ndarray) -> None:
-        self.num_env_steps += rewards.size
-        self._returns += rewards
-        self._lengths += 1
-        if ended.any():
-            for member, place in zip(*np.nonzero(ended), strict=True):
-                total, length = self._returns[member, place], self._lengths[member, place]
-                self.episodes.append(FinishedEpisode(int(member), float(total), int(length)))
-            self._returns[ended] = 0.0
-            self._lengths[ended] = 0
+    def _note_episodes(self, ended: np.ndarray) -> None:
+        for member, place in zip(*np.nonzero(ended), strict=True):
+            total, length = self._returns[member, place], self._lengths[member, place]
+            self.episodes.append(FinishedEpisode(int(member), float(total), int(length)))
+        self._returns[ended] = 0.0
+        self._lengths[ended] = 0
 
 
 def make_numeric_env(id: str, num_envs: int, /, **kwargs: Any) -> VectorEnv:
