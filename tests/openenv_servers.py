@@ -3,34 +3,42 @@
 Ours, and one with OpenEnv's faults.
 """
 
+import asyncio
 import contextlib
 import itertools
 import json
 import socket
 import threading
 
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocketDisconnect
 from websockets.sync.client import connect
 
-from lactchain_extras.ecosystems.openenv_server import server_of
+from lactchain_extras.ecosystems.openenv_server import Served, server_at
 
 
 @contextlib.contextmanager
-def running(app):
-    """The URL of an application, while it is served."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = server_of(app)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+def running(pages, play=None):
+    """The URL of some pages and sessions, while they are served."""
+    listening, loop = socket.create_server(("127.0.0.1", 0)), asyncio.new_event_loop()
+
+    async def serve():
+        async with server_at(listening, pages, play):
+            await over.wait()
+
+    over = asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=[serve()], daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        server.should_exit = server.force_exit = True
+        loop.call_soon_threadsafe(over.set)
         thread.join(10)
-        listening.close()
+        loop.close()
+
+
+def running_world(config, **options):
+    """The URL of a world that we serve."""
+    served = Served(config, **options)
+    return running(served.pages, served.play)
 
 
 def session(url, **options):
@@ -72,32 +80,20 @@ class FaultyGame:
     def __init__(self):
         self.requests = []
 
-    def app(self):
+    def running(self):
         schema = {"action": self.action | {"required": list(self.required)}}
-        told = {"/schema": schema, "/health": {"status": "healthy"}}
-        routes = [Route(path, self._telling(content)) for path, content in told.items()]
-        return Starlette(routes=[*routes, WebSocketRoute("/ws", self.play)])
+        return running({"/schema": schema, "/health": {"status": "healthy"}}, self.play)
 
-    def _telling(self, content):
-        async def endpoint(request):
-            return JSONResponse(content)
-
-        return endpoint
-
-    async def play(self, websocket):
-        await websocket.accept()
+    async def play(self, connection):
         late = []
-        with contextlib.suppress(WebSocketDisconnect):
-            while True:
-                message = json.loads(await websocket.receive_text())
-                self.requests.append(message)
-                if message["type"] == "close":
-                    return await websocket.close()
-                if message["data"].get("guess") == "hang up":
-                    return await websocket.close()
-                late.append(json.dumps(self.answer(message)))
-                while late and message["data"].get("guess") != "hesitate":
-                    await websocket.send_text(late.pop(0))
+        async for text in connection:
+            message = json.loads(text)
+            self.requests.append(message)
+            if message["type"] == "close" or message["data"].get("guess") == "hang up":
+                return
+            late.append(json.dumps(self.answer(message)))
+            while late and message["data"].get("guess") != "hesitate":
+                await connection.send(late.pop(0))
 
     def answer(self, message):
         if message["type"] == "reset":

@@ -6,7 +6,7 @@ import types
 from pathlib import Path
 
 import pytest
-from openenv_servers import running
+from openenv_servers import running_world
 from pages import BY_PATH
 from script_setups import SHAPE
 from trl_setups import cloned_qwen
@@ -14,7 +14,6 @@ from trl_setups import cloned_qwen
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.environments.language import make_language_env
-from lactchain_extras.ecosystems.openenv_server import Served
 from lactchain_extras.ecosystems.sessions import Session
 from lactchain_extras.ecosystems.tasks import splits_of
 
@@ -41,7 +40,7 @@ def test_the_examples_run_with_tiny_models(tmp_path, monkeypatch, capsys):
     for part in cloned_qwen(num_steps=0):
         part.save_pretrained("tiny-qwen")
     stand_ins = Path(__file__).parent / "stand_ins"
-    with running(Served(EnvironmentConfig()).app()) as url:
+    with running_world(EnvironmentConfig()) as url:
         put = {URL: url.partition("//")[2], QWEN: "tiny-qwen", "GuessTheNumber-v0": "Guess-v0"}
         # Untrained models talk to the last token; and here is no GPU.
         put |= {"256": "4", '"max_steps": 2': '"max_steps": 2, "use_cpu": True, "bf16": False'}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from openenv_servers import running
+from openenv_servers import running_world
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
@@ -18,7 +18,6 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError
 from lactchain.types import FunctionPolicy
 from lactchain_extras.ecosystems import free_text
-from lactchain_extras.ecosystems.openenv_server import Served
 from lactchain_extras.trl import tasks
 
 STAND_INS = Path(__file__).parent / "stand_ins"
@@ -196,7 +195,7 @@ def test_a_list_of_texts_is_played_one_after_the_other(stand_ins):
 
 def test_a_game_of_others_can_be_served_in_its_turn(stand_ins):
     episodes = [*map(Episode, range(12))]
-    with running(Served(TEXTARENA).app()) as url:
+    with running_world(TEXTARENA) as url:
         far = EnvironmentConfig(f"openenv:{url}", extractor="utterance")
         played = [Rollouts(config, 3).play(GUESSES, episodes) for config in (TEXTARENA, far)]
         with pytest.raises(ConfigError, match="lists no states, so tasks are seeds"):

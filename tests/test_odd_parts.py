@@ -7,9 +7,6 @@ from types import SimpleNamespace
 import pytest
 from openenv_servers import FaultyGame, running
 from safetensors.torch import load_file, save_file
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from lactchain.baselines.settings import LoopConfig
 from lactchain.config.settings import (
@@ -92,9 +89,8 @@ def test_a_manifest_with_a_fault_is_one_line(grammar):
     manifest = {"grammar": grammar, "tasks": 0, "max_chains": 3}
     schema = {"action": {"properties": {"text": {"type": "string"}}, "required": ["text"]}}
     pages = {"/manifest": manifest, "/schema": schema}
-    routes = [Route(path, lambda _, of=page: JSONResponse(of)) for path, page in pages.items()]
     told = pytest.raises(ConfigError, match=r"openenv:http.*expected the manifest.*a fault")
-    with running(Starlette(routes=routes)) as url, told:
+    with running(pages) as url, told:
         make_language_env(EnvironmentConfig(f"openenv:{url}"))
 
 
@@ -103,7 +99,7 @@ REPLY = {"observation": {"text": "a"}, "reward": 1.0, "done": False}
 
 @pytest.fixture(scope="module")
 def world():
-    with running(FaultyGame().app()) as url:
+    with FaultyGame().running() as url:
         yield OpenEnvWorld(url)
 
 

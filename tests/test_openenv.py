@@ -16,10 +16,7 @@ import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
-from openenv_servers import ask, reset, running, said, session, step
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from openenv_servers import ask, reset, running, running_world, said, session, step
 
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.episodes import Episode
@@ -50,7 +47,7 @@ SOMETIMES_SILENT = FunctionPolicy(
 
 @pytest.fixture(scope="module")
 def grid():
-    with running(Served(GRID, max_sessions=64).app()) as url:
+    with running_world(GRID) as url:
         yield url
 
 
@@ -72,7 +69,7 @@ def test_episodes_over_the_wire_are_those_in_process_seed_by_seed(grid):
 
 
 def test_a_world_with_dice_and_without_a_list_of_states_is_equal_too():
-    with running(Served(WORDLE).app()) as url:
+    with running_world(WORDLE) as url:
         config = there(url, extractor="utterance", max_chain_length=1)
         words = make_language_env(WORDLE).grammar
         both = [played(c, RandomChains(words), [*map(Episode, range(9))]) for c in (WORDLE, config)]
@@ -180,40 +177,32 @@ def test_a_fault_of_a_world_is_told_and_the_session_goes_on(monkeypatch):
     assert words.endswith("(seed 1, last action 0)")
 
 
-def get(url, data=None):
-    body = None if data is None else json.dumps(data).encode()
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, body, headers)
-    with urllib.request.urlopen(request) as reply:
+def get(url):
+    with urllib.request.urlopen(url) as reply:
+        assert reply.headers["Content-Type"] == "application/json"
         return json.loads(reply.read())
 
 
 def test_tasks_schema_and_manifest_are_told(grid):
-    assert get(f"{grid}/list_environments") == ["GridWorld"]
-    splits = get(f"{grid}/GridWorld/splits")
-    assert splits == [{"name": n, "type": n} for n in ("train", "test")]
-    asked = [{"split": name} for name in ("train", "test")]
-    counts = [get(f"{grid}/GridWorld/num_tasks", data)["num_tasks"] for data in asked]
-    assert counts == [36, 12] == list(get(f"{grid}/manifest")["tasks"].values())
-    one = get(f"{grid}/GridWorld/task", {"split": "test", "index": 3})["task"]
-    some = get(f"{grid}/GridWorld/task_range", {"split": "test", "start": 3, "stop": 5})["tasks"]
-    assert some[0] == one == {"id": "test-3", "index": 3, "split": "test", "state": one["state"]}
+    env, tasks = make_language_env(GRID), get(f"{grid}/tasks")
+    assert tasks["test"] == [s for s in env.start_states() if s in env.held_back]
+    counts = {split: len(states) for split, states in tasks.items()}
+    assert counts == {"train": 36, "test": 12} == get(f"{grid}/manifest")["tasks"]
     assert get(f"{grid}/schema")["action"]["required"] == ["text"]
     assert get(f"{grid}/health") == {"status": "healthy"}
-    for path, data in (("task", {"split": "test", "index": 12}), ("tasks", {"split": "dev"})):
-        with pytest.raises(urllib.error.HTTPError, match="400"):
-            get(f"{grid}/GridWorld/{path}", data)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get(f"{grid}/reset")
 
 
 def test_a_full_server_says_so_and_a_world_is_asked_anew_by_each_that_is_made_of_its_url():
     served = Served(GRID, max_sessions=1)
-    with running(served.app()) as url:
+    with running(served.pages, served.play) as url:
         with session(url), pytest.raises(EnvironmentFault, match="1 sessions are taken"):
             make_language_env(there(url)).reset(seed=0)
         assert make_language_env(there(url)).reset(seed=0)[0]
         assert len(make_language_env(there(url)).start_states()) == 48
-        served.manifest["max_chains"] = 9
-        del served.tasks["train"][1:]
+        served.pages["/manifest"]["max_chains"] = 9
+        del served.pages["/tasks"]["train"][1:]
         later = make_language_env(there(url))
         assert later.max_chains == 9 and len(later.start_states()) == 13
 
@@ -264,7 +253,7 @@ def test_worlds_that_wait_are_stepped_side_by_side_and_end_as_others_do():
 
 def test_a_session_that_takes_long_does_not_hold_up_the_others():
     """The first step says that the world is slow; so the second one is waited for in a thread."""
-    with running(Served(meeting(2)).app()) as url, ExitStack() as sessions:
+    with running_world(meeting(2)) as url, ExitStack() as sessions:
         players = [sessions.enter_context(session(url)) for _ in range(3)]
         for player in players:
             said(player, reset(seed=0))
@@ -384,6 +373,6 @@ def test_other_machines_are_asked_only_where_the_environment_says_so(host, monke
     ],
 )
 def test_a_schema_of_any_shape_is_one_line(told):
-    page = Starlette(routes=[Route("/{path}", lambda request: JSONResponse(told))])
-    with running(page) as url, pytest.raises(ConfigError, match="one required text, got fields"):
+    pages = dict.fromkeys(("/schema", "/manifest"), told)
+    with running(pages) as url, pytest.raises(ConfigError, match="one required text, got fields"):
         make_language_env(EnvironmentConfig(f"openenv:{url}"))

@@ -6,10 +6,8 @@ import threading
 from dataclasses import replace
 
 import pytest
+from engine_stand_in import Script, answer, serving
 from openenv_servers import FaultyGame, running
-from starlette.applications import Starlette
-from starlette.responses import HTMLResponse
-from starlette.routing import Route
 from test_openenv import GRID, there
 
 from lactchain.config.settings import EnvironmentConfig
@@ -23,7 +21,7 @@ from lactchain_extras.ecosystems.openenv_server import Served
 def faulty(caplog):
     free_text.say_once.cache_clear()
     game = FaultyGame()
-    with running(game.app()) as url:
+    with game.running() as url:
         yield game, EnvironmentConfig(f"openenv:{url}", extractor="utterance"), caplog
 
 
@@ -48,18 +46,17 @@ class Endless(FaultyGame):
     def __init__(self, reply):
         self.reply = reply
 
-    async def play(self, websocket):
-        await websocket.accept()
-        await websocket.receive_text()
-        await websocket.send_text(self.reply)
-        await websocket.receive()  # its end
+    async def play(self, connection):
+        await connection.recv()
+        await connection.send(self.reply)
+        await connection.wait_closed()
 
 
 @pytest.mark.parametrize(
     ("reply", "told"), [(" " * (1 << 24) + "{}", "exceeds limit"), ("[" * 100_000, "Recursion")]
 )
 def test_a_reply_is_bounded_in_bytes_and_depth(reply, told):
-    with running(Endless(reply).app()) as url:
+    with Endless(reply).running() as url:
         env = make_language_env(EnvironmentConfig(f"openenv:{url}", extractor="utterance"))
         with pytest.raises(EnvironmentFault, match=told):
             env.reset(seed=0)
@@ -101,9 +98,9 @@ def test_a_port_that_speaks_no_http_and_a_server_without_its_tasks_are_one_line(
         with pytest.raises(ConfigError, match=r"expected an OpenEnv server, got R\w+Error"):
             make_language_env(there(url))
         thread.join()
-    app = Served(GRID).app()
-    app.router.routes = [r for r in app.routes if not r.path.endswith("/tasks")]
-    with running(app) as url:
+    served = Served(GRID)
+    del served.pages["/tasks"]
+    with running(served.pages, served.play) as url:
         env = make_language_env(there(url))
         with pytest.raises(ConfigError, match="/tasks: expected an OpenEnv server, got .*404"):
             env.start_states()
@@ -119,12 +116,14 @@ def greet(listening):
 
 def test_actions_of_two_required_fields_and_urls_of_something_else_are_refused(faulty, monkeypatch):
     monkeypatch.setattr(FaultyGame, "required", ("guess", "note"))
-    with running(FaultyGame().app()) as url:
+    with FaultyGame().running() as url:
         with pytest.raises(ConfigError, match=r"fields \['guess', 'note'\]; name the one"):
             make_language_env(EnvironmentConfig(f"openenv:{url}"))
         assert make_language_env(EnvironmentConfig(f"openenv:{url}", {"field": "guess"}))
     with pytest.raises(ConfigError, match="environment.id: openenv:.*expected an OpenEnv server"):
         make_language_env(EnvironmentConfig(f"openenv:{url}/"))
-    page = Starlette(routes=[Route("/{path}", lambda request: HTMLResponse("<p>Welcome</p>"))])
-    with running(page) as url, pytest.raises(ConfigError, match="got JSONDecodeError"):
-        make_language_env(EnvironmentConfig(f"openenv:{url}"))
+    with (
+        serving(Script([answer(200, "<p>Welcome</p>")])) as server,
+        pytest.raises(ConfigError, match="got JSONDecodeError"),
+    ):
+        make_language_env(EnvironmentConfig(f"openenv:{server.url}"))

@@ -151,12 +151,13 @@ class OpenEnvWorld(gym.Env[str, str]):
 
         Raises `ConfigError` if it does not tell them.
         """
-        (name,) = _get(f"{self.url}/list_environments")
-        states = []
-        for split in _get(f"{self.url}/{name}/splits"):
-            told = _get(f"{self.url}/{name}/tasks", {"split": split["name"]})
-            states += [task["state"] for task in told["tasks"]]
-        return states
+        try:
+            splits = _get(f"{self.url}/tasks").values()
+            return [dict(state) for states in splits for state in states]
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"environment.id: openenv:{self.url}: expected its tasks, got {error!r:.200}"
+            ) from error
 
     def _text_field(self) -> str:
         """The one field that the server's actions must have, a text."""
@@ -287,11 +288,11 @@ def _is_here(host: str) -> bool:
     return host == "localhost"
 
 
-def _get(url: str, data: Mapping[str, Any] | None = None, optional: bool = False) -> Any:
-    """What a page of the server holds, or answers to data; None where an optional one is not."""
+def _get(url: str, optional: bool = False) -> Any:
+    """What a page of the server holds; None where an optional one is not there."""
     try:
         with httpx2.Client(timeout=PAGE_SECONDS) as client:
-            return json.loads(text_of(client, url, data))
+            return json.loads(text_of(client, url))
     except (
         LactChainError,
         Unfinished,
