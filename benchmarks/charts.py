@@ -4,9 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-
-from lactchain_extras.explorer.markup import Markup, shapes
-from lactchain_extras.explorer.plots import LINE_COLOURS, Axes, padded
+from plots import LINE_COLOURS, Axes, Markup, padded, shapes
 
 Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """x, middle, low, high; a limit that is NaN leaves the line alone."""

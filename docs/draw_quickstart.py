@@ -14,9 +14,10 @@ from pathlib import Path
 from lactchain import open_run
 from lactchain.inspection.run_view import RunView
 from lactchain.types import Trajectory
-from lactchain_extras.explorer import plots
-from lactchain_extras.explorer.markup import Markup, shapes
-from lactchain_extras.explorer.summary import summarise
+
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+import plots  # noqa: E402
+from plots import Markup, shapes  # noqa: E402
 
 WIDTH, HEIGHT = 800, 432
 TEXT_WIDTH = 30  # letters in a line beside a grid
@@ -83,11 +84,11 @@ def completions(trajectory: Trajectory, x: int) -> list[Markup]:
 
 def by_distance(run: RunView) -> Markup:
     """Success by distance, before and after."""
-    rounds = summarise(run).rounds
-    bars = {
-        name: {d: (share.rate, share.of) for d, share in facts.solved_by_distance.items()}
-        for name, facts in (("before", rounds[0]), ("after", rounds[-1]))
-    }
+    bars: dict[str, dict[int, tuple[float, int]]] = {"before": {}, "after": {}}
+    for name, number in (("before", min(run.results)), ("after", max(run.results))):
+        for distance in sorted({result.shortest for result in run.results[number]}):
+            here = [r.success for r in run.results[number] if r.shortest == distance]
+            bars[name][distance] = sum(here) / len(here), len(here)
     return plots.bar_chart("success rate", bars, "shortest path, in actions")
 
 

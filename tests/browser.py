@@ -1,10 +1,23 @@
-"""A real browser for the tests of the explorer: the system's Chromium, driven by Playwright."""
+"""A real browser for the tests of the explorer: the system's Chromium, driven by Playwright.
 
+Beside it what a page should say: two seeds of a pipeline on a small grid, read from their folders.
+"""
+
+import json
 import shutil
 from contextlib import contextmanager
+from functools import cached_property
 
 import pytest
+from explorer_runs import GridRun
+from run_folders import play
 
+from lactchain.data.evaluations import read_episodes
+from lactchain.data.preferences import read_pairs
+from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain_extras.explorer.inspections import read_inspection
+
+FACING = ("up", "right", "down", "left")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HOW = "apt-get install chromium, pip install -e '.[dev]'"
 
@@ -69,12 +82,64 @@ class Visit:
 
 def choose(visit, state) -> None:
     """Clicks a goal, and then the side of a cell."""
-    goal = f"goal at ({state['goal_x']}, {state['goal_y']})"
-    visit.page.locator(f".goals .hit[aria-label^='{goal}']").click()
-    facing = ("up", "right", "down", "left")[state["orientation"]]
-    cell = f"({state['x']}, {state['y']}) facing {facing}"
+    cell, _, goal = label(state).partition(", goal")
+    visit.page.locator(f".goals .hit[aria-label^='goal{goal}']").click()
     visit.page.locator(f".split.map > div > .board .hit[aria-label^='{cell}']").click()
 
 
-def four_digits(value: float) -> str:
-    return f"{value:.4g}".replace("-", "−")
+def label(state) -> str:
+    """A state as the page writes it."""
+    goal = f"goal at ({state['goal_x']}, {state['goal_y']})"
+    return f"({state['x']}, {state['y']}) facing {FACING[state['orientation']]}, {goal}"
+
+
+def shown(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def number_of(text) -> float:
+    return float(text.replace("−", "-").replace("+", "").replace(",", ""))
+
+
+class Folder:
+    """What a run folder says, read without the code of the page; states by their names there."""
+
+    def __init__(self, directory) -> None:
+        self.directory = directory
+
+    def stage(self, number, name):
+        return self.directory / f"round_{number}/{name}"
+
+    def results(self, number=2):
+        """Of the evaluation of a round from each start state."""
+        episodes = read_episodes(self.stage(number, "evaluation/episodes.json"))
+        return {label(result.state): result for result in episodes}
+
+    def evaluated(self, number=2):
+        """The episodes of the evaluation of a round."""
+        episodes = read_trajectories(self.stage(number, "evaluation/trajectories"))
+        return {label(episode.infos[0]["state"]): episode for episode in episodes}
+
+    def answers(self, number):
+        rows = read_inspection(self.stage(number, "inspection")).answers.to_pylist()
+        return {label(json.loads(row["state"])): row for row in rows}
+
+    def candidates(self, number):
+        return read_inspection(self.stage(number, "inspection")).candidates.to_pylist()
+
+    def pairs(self, number):
+        return read_pairs(self.stage(number, "simpo/pairs"))
+
+    @cached_property
+    def played(self):
+        folders = self.directory.glob("round_*/*/trajectories")
+        return [episode for folder in folders for episode in read_trajectories(folder)]
+
+
+def two_seeds(folder):
+    """Two seeds; the critic of the first one has learnt from episodes that run into walls."""
+    run, other = GridRun(folder / "grid", skill=0.7), GridRun(folder / "other", skill=0.3, seed=1)
+    ahead = run.env.grammar.render([0, 0, 0])
+    stuck = [play(run.env, lambda _: ahead, n, state) for n, state in enumerate(run.states[:40])]
+    write_trajectories(run.directory / "round_1/critic/trajectories/0.parquet", stuck)
+    return Folder(run.directory), Folder(other.directory)

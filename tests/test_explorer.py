@@ -4,11 +4,20 @@ import json
 
 import numpy as np
 import pytest
-from browser import Visit, choose, four_digits
+from browser import Visit, choose, shown
 from explorer_runs import NONSENSE, GridRun
-from run_folders import HOSTILE, write_text_run, write_wordle_run
+from run_folders import GRID, HOSTILE, play, write_run, write_text_run, write_wordle_run
 
-from lactchain.data.evaluations import EpisodeResult, read_episodes, write_episodes
+from lactchain.config.settings import EnvironmentConfig
+from lactchain.data.evaluations import (
+    EpisodeResult,
+    StateValues,
+    read_episodes,
+    write_episodes,
+    write_values,
+)
+from lactchain.data.trajectories import write_trajectories
+from lactchain.environments.language import make_language_env
 from lactchain.inspection.run_view import open_run
 from lactchain.storage.manifests import write_with_manifest
 from lactchain_extras.explorer.contents import contents
@@ -57,8 +66,8 @@ def test_hostile_text_is_shown_letter_for_letter_and_does_nothing(visit):
     visit.open("episodes")
     visit.page.fill("input[type=search]", "</script><script>alert(1)")
     assert visit.text("#episode-count") == "1 of 865"
-    shown = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
-    assert shown in visit.text("main .player .now .completion")
+    told = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
+    assert told in visit.text("main .player .now .completion")
     assert visit.page.query_selector("img") is None
     assert visit.ask("document.scripts.length") == 2  # the facts, and the page's own
 
@@ -82,27 +91,27 @@ def test_the_filters_of_episodes_keep_what_they_say(visit, run):
     visit.open("episodes")
     played = [t for stage in open_run(run.directory).stages.values() for t in stage.trajectories]
 
-    def shown(holds) -> bool:
+    def kept(holds) -> bool:
         return visit.text("#episode-count") == f"{sum(map(holds, played))} of {len(played)}"
 
-    assert shown(lambda t: True)
+    assert kept(lambda t: True)
     visit.page.select_option("#filter-outcome", "failed")
-    assert shown(lambda t: not t.terminated)
+    assert kept(lambda t: not t.terminated)
     visit.page.select_option("#filter-round", "2")
-    assert shown(lambda t: not t.terminated and t.policy in ("round 2", HOSTILE))
+    assert kept(lambda t: not t.terminated and t.policy in ("round 2", HOSTILE))
     visit.page.click("text=clear")
     visit.page.click("button.chip:has-text('invalid')")
-    assert shown(lambda t: any(info["invalid_action"] for info in t.infos[1:]))
+    assert kept(lambda t: any(info["invalid_action"] for info in t.infos[1:]))
     visit.page.click("text=clear")
     visit.page.fill("input[placeholder=least] >> nth=0", "2")
     visit.page.fill("input[placeholder=most] >> nth=0", "3")
-    assert shown(lambda t: 2 <= len(t) <= 3)
+    assert kept(lambda t: 2 <= len(t) <= 3)
     visit.page.click("text=clear")
     visit.page.fill("input[placeholder=least] >> nth=1", "0.5")
-    assert shown(lambda t: t.episode_return >= 0.5)
+    assert kept(lambda t: t.episode_return >= 0.5)
     visit.page.click("text=clear")
     visit.page.fill("input[type=search]", NONSENSE[:15].lower())
-    assert shown(lambda t: any(NONSENSE in action.text for action in t.actions))
+    assert kept(lambda t: any(NONSENSE in action.text for action in t.actions))
 
 
 def test_a_player_steps_by_buttons_and_by_keys(visit):
@@ -144,11 +153,25 @@ def test_all_screens_are_reached_by_the_keyboard_alone(visit):
 
 def test_without_scripts_the_page_is_a_readable_summary(browser, page):
     visit = Visit(browser, page, java_script_enabled=False)
-    shown = visit.text("body")
-    assert "The goal is reached in" in shown and "What still fails" in shown
-    assert "One start state, before and after" in shown
-    assert visit.page.locator("#summary svg").count() == 2
+    told = visit.text("body")
+    assert "The goal is reached in" in told and "What still fails" in told
+    assert "One start state, before and after" in told
     visit.close()
+
+
+def test_the_first_screen_draws_success_over_the_rounds_and_by_distance(visit, run):
+    """Shares of round 2, in bars behind those before training."""
+    visit.page.wait_for_selector("#summary .charts .u-legend")
+    told = "".join(visit.text("#summary .charts .u-legend").split())
+    won = [played.terminated for played in run.played]
+    assert told.startswith(f"round2goalreached{shown(sum(won) / len(won))}within2")
+    bars = visit.page.locator("#summary .charts rect.bar title").all_text_contents()
+    lengths = sorted({*run.lengths.astype(int)})
+    assert len(bars) == 2 * len(lengths)
+    for length, told in zip(lengths, bars[len(lengths) :], strict=True):
+        here = [ended for ended, known in zip(won, run.lengths, strict=True) if known == length]
+        share = f"{100 * sum(here) / len(here):.1f}"
+        assert told == f"{length} actions: {share} % of {len(here)}"
 
 
 def test_an_answer_is_told_apart_from_the_episode_that_begins_with_it(visit, run):
@@ -157,10 +180,8 @@ def test_an_answer_is_told_apart_from_the_episode_that_begins_with_it(visit, run
     choose(visit, run.states[n])
     played, card = run.played[n], visit.page.locator(".answer").nth(2)
     answer, episode = card.locator("dl").all_inner_texts()
-    assert f"reward\n{four_digits(played.rewards[0])}" in answer and "return" not in answer
-    assert (
-        "in 2 completions" in episode and f"return\n{four_digits(sum(played.rewards))}" in episode
-    )
+    assert f"reward\n{shown(played.rewards[0])}" in answer and "return" not in answer
+    assert "in 2 completions" in episode and f"return\n{shown(sum(played.rewards))}" in episode
     card.locator("text=step through it").click()
     header = visit.text("main .player header")
     assert "round 2, evaluation" in header and f"number {n} there" in header
@@ -225,8 +246,8 @@ def test_the_map_starts_with_what_differs_and_shows_what_a_round_changed(visit, 
     returns = dict(zip(keys, tables["return"], strict=True))
     text = run.played[n].observations[0]
     change = returns[2, text] - returns[1, text]
-    shown = chosen.text_content().rpartition(" ")[2].replace("−", "-")
-    assert float(shown) == pytest.approx(change, rel=1e-3, abs=1e-9)
+    told = chosen.text_content().rpartition(" ")[2].replace("−", "-")
+    assert float(told) == pytest.approx(change, rel=1e-3, abs=1e-9)
 
 
 def test_rounds_are_coloured_on_one_scale(visit, run):
@@ -238,11 +259,7 @@ def test_rounds_are_coloured_on_one_scale(visit, run):
         visit.page.wait_for_selector(f"b:has-text('round {number}')")
         scales.append(visit.page.locator(".scale span").all_inner_texts()[:2])
     values = np.concatenate([*run.values.values()])
-    assert scales[0] == scales[1] == [_short(values.min()), _short(values.max())]
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
+    assert scales[0] == scales[1] == [shown(values.min(), 3), shown(values.max(), 3)]
 
 
 def test_rounds_of_several_runs_stay_apart_also_as_a_band(browser, run, tmp_path):
@@ -250,10 +267,10 @@ def test_rounds_of_several_runs_stay_apart_also_as_a_band(browser, run, tmp_path
     visit, name = Visit(browser, page), run.directory.name
     visit.open("curves")
     visit.page.fill("input[type=search]", "simpo · rewards/margins")
-    labels = visit.page.locator(".u-legend .u-label")
+    labels = visit.page.locator("#screen .u-legend .u-label")
     rounds = ("round 1", "round 2")
     assert set(labels.all_inner_texts()[1:]) == {f"{name}, {number}" for number in rounds}
-    markers = visit.page.locator(".u-legend .u-marker")
+    markers = visit.page.locator("#screen .u-legend .u-marker")
     dashes = markers.evaluate_all("all => all.map(marker => marker.style.borderStyle)")
     assert dashes[-4:] == ["solid", "dashed"] * 2
     visit.page.click("button.chip:has-text('runs as a band')")
@@ -292,6 +309,49 @@ def test_an_episode_and_a_state_have_addresses_and_back_goes_back(browser, page,
     assert (visit.page.url, visit.text(".detail header")) == (address, header)
     visit.page.go_back()
     assert visit.page.get_attribute("#tab-episodes", "aria-selected") == "true"
+    visit.close()
+
+
+def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(browser, tmp_path):
+    run = GridRun(tmp_path / "run")
+    for number in range(3):
+        (run.directory / f"round_{number}/inspection/meta.json").unlink()
+    visit = Visit(browser, write_report(run.directory))
+    visit.open("states")
+    for n in (3, 17):
+        choose(visit, run.states[n])
+        card, played = visit.text(".answer.now"), run.played[n]
+        assert played.actions[0].text in card
+        assert f"V\n{shown(run.values[2][n])}" in card
+        ways = f"{sum(played.num_actions)} / {int(run.lengths[n])}"
+        assert f"{ways}\nreturn\n{shown(played.episode_return)}" in card.replace("\n\n", "\n")
+        assert card.count("not solved") == (not played.terminated)
+    visit.close()
+
+
+VALUED = {"all": (0.25, 0.75), "the first": (0.25,)}
+WORTH = {
+    # unparsable: −0.5 + ½·0.25 − 0.25; first step: ½·0.75 − 0.25; last: 1 − 0.75
+    "all": [["0.25", "−0.375", "−0.625"], ["0.25", "0.375", "+0.125"], ["0.75", "1", "+0.25"]],
+    "the first": [["0.25", "−0.375", "−0.625"], ["0.25", "–", "–"], ["–", "–", "–"]],
+}
+
+
+@pytest.mark.parametrize("known", VALUED)
+def test_completions_have_values_and_advantages_by_hand(browser, tmp_path, known):
+    env = make_language_env(EnvironmentConfig(kwargs={"size": 3}, invalid_penalty=-0.5))
+    start = {"x": 0, "y": 0, "orientation": 1, "goal_x": 2, "goal_y": 0}
+    completions = iter(["what?", '["move forward"]', '["move forward"]'])
+    trajectory = play(env, lambda _: next(completions), 0, start)
+    write_run(tmp_path / "run", {"environment": {"id": GRID.id, "kwargs": {"size": 3}}}, 1)
+    write_trajectories(tmp_path / "run/trajectories/0.parquet", [trajectory])
+    values = VALUED[known]
+    states = (start, start | {"x": 1})[: len(values)]
+    write_values(tmp_path / "run/values.json", StateValues(states, values, None, gamma=0.5))
+    visit = Visit(browser, write_report(tmp_path / "run"))
+    visit.open("episodes")
+    rows = visit.page.locator(".steps tbody tr").all_inner_texts()
+    assert [row.split("\t")[3:] for row in rows] == WORTH[known]
     visit.close()
 
 

@@ -80,8 +80,8 @@ def narrow(browser, tmp_path):
 def test_labels_beside_charts_have_room_for_their_signs_and_name_rounds(narrow):
     narrow.open("curves")
     narrow.page.fill("input[type=search]", "eval/episode_return")
-    place = "document.querySelector('.u-over').getBoundingClientRect()"
-    whole = "document.querySelector('.uplot').getBoundingClientRect()"
+    place = "document.querySelector('#screen .u-over').getBoundingClientRect()"
+    whole = "document.querySelector('#screen .uplot').getBoundingClientRect()"
     needed = narrow.ask("""(() => {
         const context = document.createElement("canvas").getContext("2d");
         context.font = "11px system-ui";
@@ -89,7 +89,8 @@ def test_labels_beside_charts_have_room_for_their_signs_and_name_rounds(narrow):
     assert narrow.ask(f"{place}.left - {whole}.left") > needed + 10
     assert narrow.ask(f"{whole}.right - {place}.right") > needed + 6
     # The last values, before anything is touched.
-    assert "".join(narrow.text(".u-legend").split()) == "round2eval/episode_return\u22120.00571"
+    told = "".join(narrow.text("#screen .u-legend").split())
+    assert told == "round2eval/episode_return\u22120.00571"
 
 
 def test_pairs_that_begin_alike_are_told_apart(narrow):

@@ -6,14 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from browser import Visit, choose
-from explorer_runs import CONFIG, GridRun
-from test_ten_questions import Folder, label, number_of
+from browser import Visit, choose, label, number_of, two_seeds
+from explorer_runs import CONFIG
 
-from lactchain.data.evaluations import read_episodes
 from lactchain.data.intervals import paired_interval
-from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import read_trajectories
 from lactchain.runs.run import read_metrics
 from lactchain_extras.explorer.report import write_report
 
@@ -22,9 +18,7 @@ NUMBER = re.compile(r"[+−]?\d[\d,]*(?:\.\d+)?")
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    made = GridRun(folder / "grid", skill=0.7), GridRun(folder / "other", skill=0.3, seed=1)
-    return [Folder(run.directory) for run in made]
+    return two_seeds(tmp_path_factory.mktemp("runs"))
 
 
 def numbers(text):
@@ -38,7 +32,7 @@ def cells(visit, rows, places=slice(None)):
 
 
 def results(run, number):
-    return read_episodes(run.stage(number, "evaluation/episodes.json"))
+    return [*run.results(number).values()]
 
 
 def summary(visit, run, _):
@@ -48,10 +42,10 @@ def summary(visit, run, _):
         for most in (99, 2):
             won = sum(r.success and r.num_chains <= most for r in found)
             shares.append([won, len(found), round(100 * won / len(found), 1)])
-    tables = "#summary .first table >> nth={} >> tbody tr"
+    tables = "#summary .first .scroll table >> nth={} >> tbody tr"
     told = [n for row in cells(visit, tables.format(0), slice(1, None)) for n in row]
     yield told, np.ravel(shares), 6
-    failed = {label(r.state): r for r in results(run, 2) if not r.success}
+    failed = run.results()
     rows = visit.page.locator(tables.format(1)).all_inner_texts()
     for state, *told in (row.split("\t") for row in rows):
         known = failed[state]
@@ -106,8 +100,7 @@ def episodes(visit, run, _):
     visit.open("episodes")
     visit.page.select_option("#filter-round", "2")
     visit.page.select_option("#filter-outcome", "failed")
-    played = read_trajectories(run.stage(2, "evaluation/trajectories"))
-    by_state = {label(episode.infos[0]["state"]): episode for episode in played}
+    by_state = run.evaluated()
     rows = visit.page.locator(".longtable tbody tr:not(.space)").all_inner_texts()[:6]
     for _, state, _, _, *told in (row.split("\t")[:7] for row in rows):
         episode = by_state[state]
@@ -123,7 +116,7 @@ def episodes(visit, run, _):
 def pairs(visit, run, _):
     visit.open("pairs")
     visit.page.select_option("#pair-round", "1")
-    made = sorted(read_pairs(run.stage(1, "simpo/pairs")), key=lambda pair: -pair.margin)
+    made = sorted(run.pairs(1), key=lambda pair: -pair.margin)
     told = cells(visit, ".longtable tbody tr:not(.space)", slice(1))
     yield [n for row in told for n in row], [pair.margin for pair in made], 4
     for kind in ("chosen", "rejected"):
@@ -131,7 +124,7 @@ def pairs(visit, run, _):
         told = side.locator("h4").inner_text(), side.locator("p").inner_text()
         expected = [getattr(made[0], f"{kind}_{what}") for what in ("value", "return")]
         yield [n for text in told for n in numbers(text)], expected, 4
-    count = [len(read_pairs(run.stage(number, "simpo/pairs"))) for number in (1, 2)]
+    count = [len(run.pairs(number)) for number in (1, 2)]
     dropped = [read_summary(run, f"round_{n}/simpo")["pairs/dropped_margin"] for n in (1, 2)]
     shares = [100 * d / (d + c) for d, c in zip(dropped, count, strict=True)]
     table = cells(visit, "#dropped tbody tr", slice(1, None))

@@ -101,29 +101,6 @@ def test_the_page_holds_every_episode_and_every_completion(run, page):
     assert solved == [t.terminated for t in played]
 
 
-def test_steps_are_valued_by_the_critic_of_their_own_round(run, page):
-    episodes, steps, states = (page.table(name) for name in ("episodes", "steps", "states"))
-    known = [json.dumps(state, sort_keys=True) for state in run.states]
-    first = 0
-    for number, count in zip(episodes["round"], episodes["num_steps"], strict=True):
-        value = steps["value"][first]
-        row = known.index(states["state"][steps["state"][first]])
-        expected = run.values[number][row] if number else None
-        assert value == (expected if expected is None else pytest.approx(expected, rel=5e-4))
-        first += count
-
-
-def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(run, tmp_path):
-    folder = shutil.copytree(run.directory, tmp_path / "run")
-    recorded = page_of(folder).table("answers")
-    for number in range(3):
-        (folder / f"round_{number}/inspection/meta.json").unlink()
-    played = page_of(folder).table("answers")
-    for name in ("round", "completion", "success", "num_actions", "shortest", "return"):
-        assert played[name] == recorded[name], name
-    assert set(played["optimal"]) == {None}
-
-
 def test_settings_that_are_not_what_a_run_was_given_are_named(run, tmp_path, caplog):
     folder = shutil.copytree(run.directory, tmp_path / "run")
     file = folder / "config.yaml"

@@ -1,45 +1,39 @@
-"""All that a page holds of a run, as tables: what is on disk, nothing computed by a model."""
+"""All that a page holds of runs, as tables: what is on disk, nothing computed by a model.
+
+Rows refer to each other by number, see `tables.COLUMNS`. Of other runs there is what has room,
+start states that ended differently first.
+"""
+
+from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lactchain.data.evaluations import StateValues
 from lactchain.data.preferences import DROP_REASONS
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import Trajectory
-from lactchain_extras.explorer.inspections import Inspection, token_values
+from lactchain_extras.explorer.inspections import token_values
 from lactchain_extras.explorer.rollout_tables import (
-    Played,
     States,
     Vocabulary,
     Ways,
-    Worth,
-    chosen_episodes,
     episode_row,
-    key,
-    played_rows,
-    recorded_rows,
+    played_in,
+    sample,
     step_rows,
     weight,
 )
 from lactchain_extras.explorer.summary import chosen_round
-from lactchain_extras.explorer.tables import Columns, Row, as_columns
+from lactchain_extras.explorer.tables import Columns, Row, as_columns, key
 
-MAX_BYTES_BESIDE = 6_000_000
-"""What episodes of other runs may weigh, as text."""
-MAX_CANDIDATES_BESIDE = 150_000
-"""How many candidates of other runs a page may hold."""
-MAX_PAIRS_BESIDE = 60_000
-"""How many preference pairs of other runs a page may hold."""
+MAX_BYTES_BESIDE = 12_000_000
+"""What episodes, candidates and pairs of other runs may weigh."""
 MAX_RUNS_BY_ROUND = 5
 """Of more runs a page holds what was played and said in the rounds that are their results alone."""
-
-
-Groups = dict[tuple[bool, str], list[Any]]
-"""What is here of a start state (its JSON), of rounds that are results, and of others (False)."""
 
 
 @dataclass(frozen=True)
@@ -65,33 +59,23 @@ def contents(
 ) -> Contents:
     """What a run folder holds, the episodes `shown` in any case; curves and results of others."""
     states, ways, runs = States(view.picture), Ways(view.env), [view, *beside]
-    vocabularies = [Vocabulary(run.directory) for run in runs]
     parts = _parts(view)
-    worth = {number: _worth(view, number) for number in dict.fromkeys(map(round_of, parts))}
     # A page of a run under way has to cost little: without critics' episodes, by far the most.
     told = [name for name in parts if view.summary is not None or not name.endswith("/critic")]
-    played, num_episodes = chosen_episodes(
-        [(name, parts[name], worth[round_of(name)]) for name in told], shown
-    )
-    others, some_episodes = episodes_beside(runs)
-    recorded = [recorded_rows(view, states, ways, number) for number in view.inspections]
-    answers = [row for rows, _ in recorded for row in rows]
-    candidates = [row | {"run": 0} for _, rows in recorded for row in rows]
-    said, some_candidates = candidates_beside(runs, states, ways)
-    taught, some_pairs = pairs_beside(runs, states, ways)
+    everything = [played for name in told for played in played_in(parts[name], name)]
+    own = sample(everything, set(map(id, shown)))
+    others, left_out = of_others(runs, states, ways)
+    played = [*own, *others["episodes"]]
+    recorded = [recorded_rows(view, number, states, ways) for number in view.inspections]
     rows = {
-        "episodes": (episode_row(episode, states) for episode in (*played, *others)),
-        "steps": (
-            row
-            for episode in (*played, *others)
-            for row in step_rows(episode, states, vocabularies[episode.run])
-        ),
-        "answers": answers or played_rows(view, states, vocabularies[0], worth),
-        "candidates": [*candidates, *said],
-        "pairs": [*_pairs(view, states, ways), *taught],
+        "episodes": (episode_row(episode, states) for episode in played),
+        "steps": step_rows(played, states, [Vocabulary(run.directory) for run in runs]),
+        "answers": (row for answers, _ in recorded for row in answers),
+        "candidates": [row for _, said in recorded for row in said] + others["candidates"],
+        "pairs": [*_pairs(view, states, ways), *others["pairs"]],
         "dropped": _dropped(parts),
         "results": _results(runs, states),
-        "values": _values(parts, states),
+        "values": _values(runs, states),
         "tokens": _valued_tokens(parts, states),
         "curves": _curves(runs),
         "stages": _stages(runs),
@@ -99,8 +83,7 @@ def contents(
         "states": states.rows,  # last: the others have told which there are
     }
     tables = {name: as_columns(name, those) for name, those in rows.items()}
-    left_out = " ".join(filter(None, (some_episodes, some_candidates, some_pairs)))
-    return Contents(tables, [episode.trajectory for episode in played], num_episodes, left_out)
+    return Contents(tables, [episode.trajectory for episode in own], len(everything), left_out)
 
 
 def _parts(view: RunView) -> dict[str, RunView]:
@@ -108,34 +91,51 @@ def _parts(view: RunView) -> dict[str, RunView]:
     return {"": RunView(view.directory), **view.stages}
 
 
-def _worth(view: RunView, number: int | None) -> Worth:
-    """By what completions of a round are valued: its critic; without a round, the newest values.
+def recorded_rows(
+    view: RunView, number: int, states: States, ways: Ways
+) -> tuple[list[Row], list[Row]]:
+    """Answers and candidates that a pipeline has recorded in a round."""
+    answers, candidates, places = [], [], {}
+    for row in view.inspections[number].answers.to_pylist():
+        state, known = json.loads(row["state"]), row["probabilities"]
+        places[row["state_id"]] = states.number(state)
+        answers.append({
+            **row,
+            "round": number,
+            "state": places[row["state_id"]],
+            "probabilities": [round(p, 3) for p in known or ()],
+            "probability": math.prod(known) if known else None,
+            "reward": _reward(row, view),
+            "way": ways.way(state, row["completion"]),
+        })  # fmt: skip
+    for row in view.inspections[number].candidates.to_pylist():
+        shown = [round(p, 3) for p in row["probabilities"] or ()]
+        of_round = {"run": 0, "round": number, "state": places.get(row["state_id"])}
+        candidates.append({**row, **of_round, "probabilities": shown, "q": row["score"]})
+    return answers, candidates
 
-    The values that a round has recorded come before those of the critic's own stage.
+
+def _reward(row: Row, view: RunView) -> float | None:
+    """What an answer earned in all, the cost of a chain in it, as candidates tell it.
+
+    None of an answer that a world took as a text of its own: that was not recorded.
     """
-    if number is None:
-        return Worth(view.newest("values"))
-    recorded = _recorded(view.inspections[number]) if number in view.inspections else None
-    critic = view.stages.get(f"round_{number}/critic")
-    return Worth(recorded or (critic.values if critic else None))
+    earned = sum(row["rewards"])
+    if row["invalid"]:
+        if view.env is None or view.env.view.step_takes_text:
+            return None
+        earned = view.env.invalid_penalty
+    return earned - view.world.get("chain_cost", 0.0)
 
 
-def _recorded(inspection: Inspection) -> StateValues | None:
-    """The values of start states by a round's critic; None where the round had none."""
-    rows = [row for row in inspection.answers.to_pylist() if row["value"] is not None]
-    states = tuple(json.loads(row["state"]) for row in rows)
-    units = inspection.meta["gamma"], inspection.meta["discount_per"]
-    return StateValues(states, tuple(row["value"] for row in rows), None, *units) if rows else None
-
-
-def _pairs(view: RunView, states: States, ways: Ways, number_of_run: int = 0) -> Iterator[Row]:
+def _pairs(view: RunView, states: States, ways: Ways, run: int = 0) -> Iterator[Row]:
     for name, part in _parts(view).items():
         by_return = all(pair.chosen_value == pair.chosen_return for pair in part.pairs)
         for number, pair in enumerate(part.pairs):
             after = part.pairs_after.get(number, (None, None))
             yield {
                 **vars(pair),
-                "run": number_of_run,
+                "run": run,
                 "stage": name,
                 "round": round_of(name),
                 "prompt": str(pair.prompt),
@@ -163,21 +163,32 @@ def _results(runs: Sequence[RunView], states: States) -> Iterator[Row]:
     for number, run in enumerate(runs):
         for round_number, results in run.results.items():
             for result in results:
-                row = vars(result) | {"run": number, "round": round_number}
-                well = None if result.success is None else int(result.success)
-                yield row | {"state": states.number(result.state), "success": well}
+                place = {"run": number, "round": round_number, "state": states.number(result.state)}
+                yield vars(result) | place
 
 
-def _values(parts: Mapping[str, RunView], states: States) -> Iterator[Row]:
-    """Each stage's own values; those of a pipeline itself are copies of the first round's."""
-    own = {name: part.values for name, part in parts.items() if part.values is not None}
-    if any(round_of(name) is not None for name in own):
-        own.pop("", None)
-    for name, held in own.items():
-        exact = held.exact or [None] * len(held.states)
-        for state, value, judged in zip(held.states, held.critic, exact, strict=True):
-            place = {"round": round_of(name), "state": states.number(state)}
-            yield place | {"value": value, "policy_value": judged}
+def _values(runs: Sequence[RunView], states: States) -> Iterator[Row]:
+    """Of each run what critics were measured on, then what rounds have recorded of start states.
+
+    The values of a pipeline itself are copies of the first round's.
+    """
+    for number, run in enumerate(runs):
+        parts = {name: part.values for name, part in (*run.stages.items(), ("", run))}
+        in_rounds = any(values and round_of(name) is not None for name, values in parts.items())
+        for name, values in parts.items():
+            if values is None or (in_rounds and not name):
+                continue
+            of_stage = {"run": number, "round": round_of(name), "gamma": values.gamma}
+            of_stage["discount_per"] = values.discount_per
+            exact = values.exact or [None] * len(values.states)
+            for state, value, judged in zip(values.states, values.critic, exact, strict=True):
+                known = {"state": states.number(state), "value": value, "policy_value": judged}
+                yield of_stage | known
+        for round_number, found in run.inspections.items():
+            for row in found.answers.to_pylist():
+                place = {"run": number, "round": round_number} | found.meta
+                state = states.number(json.loads(row["state"]))
+                yield place | {"state": state, "value": row["value"]}
 
 
 def _valued_tokens(parts: Mapping[str, RunView], states: States) -> Iterator[Row]:
@@ -214,67 +225,31 @@ def _members(view: RunView) -> Iterator[Row]:
 # --- other runs ----------------------------------------------------------------------------------
 
 
-def episodes_beside(runs: Sequence[RunView]) -> tuple[list[Played], str]:
-    """Episodes of all runs but the first, and what is left out of them, if anything."""
-    groups: Groups = {}
-    for number, run in enumerate(runs[1:], 1):
-        for name, part in run.parts.items():
-            of_result = round_of(name) == chosen_round(run)
-            if "after" not in part.episodes or not (of_result or len(runs) <= MAX_RUNS_BY_ROUND):
-                continue
-            for episode in _evaluated(run, name, number):
-                state = key(episode.trajectory.infos[0]["state"])
-                groups.setdefault((of_result, state), []).append(episode)
+def of_others(
+    runs: Sequence[RunView], states: States, ways: Ways
+) -> tuple[dict[str, list[Any]], str]:
+    """Episodes, candidates and pairs of all runs but the first, and what of them is left out.
+
+    They come by start state, those of rounds that are results first, and among them states that
+    end differently; and as many of these as have room.
+    """
+    groups: dict[tuple[bool, str], list[tuple[str, Any, int]]] = {}
     told: set[str] = set()
-
-    def weighed(episode: Played) -> int:
-        return weight(episode.trajectory, told)
-
-    return _differing_first(runs, groups, MAX_BYTES_BESIDE, "Episodes", weighed)
-
-
-def candidates_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[list[Row], str]:
-    """What all runs but the first might say; as above."""
-    groups: Groups = {}
     for number, run in enumerate(runs[1:], 1):
-        chosen = chosen_round(run)
-        rounds = (
-            run.inspections if len(runs) <= MAX_RUNS_BY_ROUND else {chosen} & {*run.inspections}
-        )
-        for said_in in rounds:
-            for row in recorded_rows(run, states, ways, said_in)[1]:
-                # Its tokens would weigh more than all else.
-                beside = row | {"run": number, "tokens": None, "probabilities": None}
-                place = said_in == chosen, states.rows[row["state"]]["state"]
-                groups.setdefault(place, []).append(beside)
-    return _differing_first(runs, groups, MAX_CANDIDATES_BESIDE, "Candidates")
-
-
-def pairs_beside(runs: Sequence[RunView], states: States, ways: Ways) -> tuple[list[Row], str]:
-    """The pairs that taught all runs but the first, of states that are known; as above."""
-    groups: Groups = {}
-    for number, run in enumerate(runs[1:], 1):
-        for row in _pairs(run, states, ways, number):
-            if row["state"] is not None:
-                groups.setdefault((True, states.rows[row["state"]]["state"]), []).append(row)
-    return _differing_first(runs, groups, MAX_PAIRS_BESIDE, "Pairs")
-
-
-def _differing_first(
-    runs: Sequence[RunView],
-    groups: Groups,
-    most: int,
-    what: str,
-    weigh: Callable[[Any], int] = lambda _: 1,
-) -> tuple[list[Any], str]:
-    """All of as many groups as weigh no more than that; what of them is left out."""
-    differing, kept, held = _differing(runs), [], Counter()
+        for what, round_number, state, row in _told(run, number, states, ways):
+            of_result = what == "pairs" or round_number == chosen_round(run)
+            if of_result or len(runs) <= MAX_RUNS_BY_ROUND:
+                bytes_ = weight(row.trajectory, told) if what == "episodes" else 60
+                groups.setdefault((of_result, state), []).append((what, row, bytes_))
+    differing, left, held = _differing(runs), MAX_BYTES_BESIDE, Counter()
+    kept: dict[str, list[Any]] = {"episodes": [], "candidates": [], "pairs": []}
     for group in sorted(groups, key=lambda group: (not group[0], -differing[group[1]])):
-        most -= sum(map(weigh, groups[group]))
-        if most < 0:
+        left -= sum(bytes_ for _, _, bytes_ in groups[group])
+        if left < 0:
             break
-        kept += groups[group]
         held[group[0]] += 1
+        for what, row, _ in groups[group]:
+            kept[what].append(row)
     found = Counter(of_result for of_result, _ in groups)
     if held == found:
         return kept, ""
@@ -283,17 +258,28 @@ def _differing_first(
         for of_result, count in sorted(found.items(), reverse=True)
     ]
     return kept, (
-        f"{what} of other runs are here from {' and '.join(parts)}, those that end differently "
-        "first; the table counts all."
+        f"Episodes, candidates and pairs of other runs are here from {' and '.join(parts)}, those "
+        "that end differently first; the table counts all."
     )
 
 
-def _evaluated(run: RunView, stage: str, number: int) -> Iterator[Played]:
-    """The episodes of an evaluation, from states that are known."""
-    worth = _worth(run, round_of(stage))
-    for place, trajectory in enumerate(run.parts[stage].trajectories):
-        if len(trajectory) and trajectory.infos[0].get("state") is not None:
-            yield Played(stage, place, trajectory, worth, number)
+def _told(
+    run: RunView, number: int, states: States, ways: Ways
+) -> Iterator[tuple[str, int | None, str, Any]]:
+    """What another run has of states that are known: which table's, its round, its state."""
+    for name, part in run.parts.items():
+        for played in played_in(part, name, number) if "after" in part.episodes else ():
+            state = played.trajectory.infos[0].get("state")
+            if len(played.trajectory) and state is not None:
+                yield "episodes", round_of(name), key(state), played
+    for said_in in run.inspections:
+        for row in recorded_rows(run, said_in, states, ways)[1]:
+            # Its tokens would weigh more than all else.
+            beside = row | {"run": number, "tokens": None, "probabilities": None}
+            yield "candidates", said_in, states.rows[row["state"]]["state"], beside
+    for row in _pairs(run, states, ways, number):
+        if row["state"] is not None:
+            yield "pairs", row["round"], states.rows[row["state"]]["state"], row
 
 
 def _differing(runs: Sequence[RunView]) -> Counter[str]:

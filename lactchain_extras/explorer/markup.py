@@ -52,8 +52,6 @@ environment = Environment(
     lstrip_blocks=True,
 )
 environment.filters["shown"] = escape
-shapes = environment.get_template("shapes.svg").module
-"""Functions that return pieces of a picture: see `templates/shapes.svg`."""
 
 
 @cache

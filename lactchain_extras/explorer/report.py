@@ -6,10 +6,9 @@ running job can be looked at too.
 
 import json
 import logging
-import math
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,14 @@ from lactchain.runs.folder import has_stored
 from lactchain.storage.files import atomic_write
 from lactchain.storage.manifests import RUN_FILE, read_run_file
 from lactchain_extras.comparing import FIGURES, figure, known_figures, settings
-from lactchain_extras.explorer import plots
 from lactchain_extras.explorer.contents import Contents, contents
 from lactchain_extras.explorer.inspections import left_out, token_values
 from lactchain_extras.explorer.markup import assets, environment, escape, static
-from lactchain_extras.explorer.rollout_tables import succeeded
 from lactchain_extras.explorer.summary import (
-    RoundFacts,
     chosen_round,
     state_label,
     status,
+    succeeded,
     summarise,
     words,
 )
@@ -49,13 +46,8 @@ COMPARED = {
     "environment steps": ("num_env_steps",),
     "CPU-seconds": ("time/cpu_seconds",),
 }
-LEARNT = [["search/best_fitness", "search/fitness"], ["eval/episode_return"]]
-LEARNT += [["rollout/episode_return"], ["train/loss"]]
-"""What the first screen shows the course of where there are no rounds, the best first."""
 SAMPLED = "A sample of {asked:,} of {of:,} start states, in all rounds."
 STATUS, NOW = '<span id="status">{}</span>', "%d %b %Y at %H:%M:%S"
-MOST_MARKS = 9
-"""Rounds that are named below the chart of the first screen."""
 SCREENS = ["summary", "states", "episodes", "pairs", "critic", "tokens", "curves", "compare"]
 SCREENS += ["search", "run"]
 log = logging.getLogger(__name__)
@@ -111,7 +103,6 @@ def render(
         status=_status(view, under_way),
         now=time.strftime(NOW),
         failed_filter=json.dumps({"filter": {"outcome": "failed", "stage": "evaluation"}}),
-        charts=[*_charts(view, summary.evaluations)],
         both=[(name, t, held.row_of(t)) for name, t in sides if t is not None],
         succeeded=succeeded,
         state_label=lambda state: state_label(view, state),
@@ -192,31 +183,6 @@ def _sample(view: RunView, held: Contents) -> str:
     if view.summary is None and view.stages:
         return "The episodes that critics learn from are added when the run is finished."
     return ""
-
-
-def _charts(view: RunView, rounds: Sequence[RoundFacts]) -> Iterator[Markup]:
-    """Success over the rounds, or what a run without is judged by, and by distance at both ends."""
-    if len(rounds) > 1:
-        numbers = list(range(len(rounds)))
-        lines = {
-            "goal reached": (numbers, [facts.solved.rate for facts in rounds]),
-            "within 2": (numbers, [facts.within_2.rate for facts in rounds]),
-        }
-        marks = numbers[:: math.ceil(len(numbers) / MOST_MARKS)]
-        yield plots.line_chart("success over rounds", lines, x_label="round", x_marks=marks)
-    else:
-        told = ({k: c for k, c in view.curves().items() if k in names} for names in LEARNT)
-        if lines := next(filter(None, told), {}):
-            yield plots.line_chart(" and ".join(lines), lines)
-    bars = {
-        facts.name: {d: (share.rate, share.of) for d, share in facts.solved_by_distance.items()}
-        for facts in (*rounds[:1], *rounds[1:][-1:])
-        if facts.solved_by_distance
-    }
-    if bars:
-        colours = [plots.BEFORE, plots.AFTER][-len(bars) :]
-        title, x_label = "success by distance", "shortest way, in actions"
-        yield plots.bar_chart(title, bars, x_label, width=300, colours=colours)
 
 
 def _compared(view: RunView, name: str) -> Any:

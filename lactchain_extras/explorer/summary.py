@@ -15,7 +15,7 @@ from lactchain.inspection.run_view import RunView, round_of
 from lactchain.runs.ranks import on_processes
 from lactchain.types import Trajectory
 from lactchain_extras.explorer.inspections import token_values
-from lactchain_extras.explorer.rollout_tables import key, succeeded
+from lactchain_extras.explorer.tables import key
 
 WORDS = (
     "A prompt tells the model the state of the world; it answers with a chain, one action or "
@@ -56,7 +56,6 @@ class RoundFacts(NamedTuple):
     name: str
     solved: Share
     within_2: Share
-    solved_by_distance: Mapping[int, Share]
 
 
 @dataclass(frozen=True)
@@ -70,11 +69,6 @@ class Summary:
     alarms: tuple[Mapping[str, Any], ...]
     before: Trajectory | None
     after: Trajectory | None
-
-    @property
-    def evaluations(self) -> list[RoundFacts]:
-        """Those of all start states: practised and held-back ones are no rounds."""
-        return [facts for facts in self.rounds if "," not in facts.name]
 
 
 def words(view: RunView) -> str:
@@ -98,6 +92,11 @@ def summarise(view: RunView) -> Summary:
         before,
         after,
     )
+
+
+def succeeded(trajectory: Trajectory) -> bool:
+    """Whether an episode ended well."""
+    return bool(trajectory.infos[-1].get("success", False))
 
 
 def state_label(view: RunView, state: State) -> str:
@@ -131,9 +130,7 @@ def _rounds(view: RunView) -> Iterator[RoundFacts]:
 
 def _facts(name: str, results: Sequence[EpisodeResult]) -> RoundFacts:
     within_2 = Share(sum(r.success and r.num_chains <= 2 for r in results), len(results))
-    distances = sorted({r.shortest for r in results if r.shortest is not None})
-    at = {d: _solved([r for r in results if r.shortest == d]) for d in distances}
-    return RoundFacts(name, _solved(results), within_2, at)
+    return RoundFacts(name, _solved(results), within_2)
 
 
 def _solved(results: Sequence[EpisodeResult]) -> Share:

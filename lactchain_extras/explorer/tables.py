@@ -11,13 +11,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from lactchain.environments.views import State
+
 Row = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Any]]
 COLUMNS = {
-    "episodes": "run stage round number policy outcome episode_return num_steps num_actions "
-    "num_invalid num_bumps loop start_state end_state end_text",
+    "episodes": "run stage round number policy outcome terminated episode_return num_steps "
+    "num_actions num_invalid num_bumps loop start_state end_state end_text",
     "steps": "state prompt completion tokens probabilities cut executed rewards reward bumped way "
-    "invalid value advantage",
+    "invalid",
     "answers": "round state text completion tokens probabilities probability reward invalid way "
     "success num_actions return value q advantage optimal policy_value shortest",
     "candidates": "run round state completion tokens probabilities probability count reward q "
@@ -27,7 +29,7 @@ COLUMNS = {
     "chosen_after rejected_after chosen_way rejected_way",
     "dropped": "stage round reason count",
     "results": "run round state success num_chains shortest",
-    "values": "round state value policy_value",
+    "values": "run round state value policy_value gamma discount_per",
     "tokens": "stage episode chosen return decision state prompt completion tokens q v reward",
     "curves": "run stage key steps values",
     "stages": "run stage state minutes summary",
@@ -41,6 +43,11 @@ def as_columns(table: str, rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Rows as the columns of a table; None where a row has no such entry."""
     rows = list(rows)
     return {name: [row.get(name) for row in rows] for name in COLUMNS[table].split()}
+
+
+def key(state: State | None) -> str:
+    """What a state is known by: its JSON text, the fields in the order of the alphabet."""
+    return json.dumps(state, sort_keys=True)
 
 
 def as_utf8(value: Any) -> Any:
@@ -73,7 +80,9 @@ def _column(values: Sequence[Any]) -> list[Any] | dict[str, list[Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON has it; what is true or false as 1 or 0."""
+    if isinstance(value, bool):
+        return int(value)
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -83,7 +83,7 @@ function badge(id) {
   return count ? html` <small>${number(count)}</small>` : "";
 }
 
-/** Below the sentences, which stand in the page itself: one start state, before and after, playing. */
+/** Beside the sentences, which stand in the page itself: what was learnt as charts; one start state, before and after, playing. */
 function SummaryScreen() {
   useEffect(() => {
     for (const button of document.querySelectorAll("#summary [data-go]")) {
@@ -91,11 +91,37 @@ function SummaryScreen() {
       button.onclick = () => go(button.dataset.go, JSON.parse(button.dataset.with || "null"));
     }
     for (const side of document.querySelectorAll("#summary [data-episode]")) {
-      side.replaceChildren();
       render(html`<${Player} episode=${Number(side.dataset.episode)} compact=${true} autoplay=${true} />`, side);
     }
+    render(html`<${Learnt} />`, document.querySelector("#summary .charts"));
   }, []);
   return null;
+}
+
+/** What the first screen shows the course of where there are no rounds, the best first. */
+const COURSES = [["search/best_fitness", "search/fitness"], ["eval/episode_return"], ["rollout/episode_return"], ["train/loss"]];
+
+/** Success over the rounds, or what a run without is judged by; and by distance, at both ends. */
+function Learnt() {
+  const { results, curves } = tables, told = (row) => results.at("success", row) != null;
+  const of = (round) => rowsWith("results", "run", 0).filter((row) => told(row) && results.at("round", row) === round);
+  const rounds = results.values("round").filter((round) => of(round).length);
+  const share = (rows, most = Infinity) => mean(rows.map((row) => Number(results.at("success", row) && results.at("num_chains", row) <= most)));
+  const overRounds = [["goal reached"], ["within 2", 2]].map(([label, most], n) => ({ label, x: rounds, y: rounds.map((round) => share(of(round), most)), colour: seriesColour(n) }));
+  const own = rowsWith("curves", "run", 0).filter((row) => curves.at("stage", row) === "");
+  const course = COURSES.map((keys) => own.filter((row) => keys.includes(curves.at("key", row)))).find((rows) => rows.length) || [];
+  const series = rounds.length > 1 ? overRounds : course.map((row, n) => ({ label: visible(curves.at("key", row)), x: curves.at("steps", row), y: curves.at("values", row), colour: seriesColour(n) }));
+  const ends = [...new Set([rounds[0], rounds.at(-1)])].map((round, n, all) => ({ label: roundName(round), colour: ["#9fb3c8", SERIES[0]].slice(-all.length)[n], bars: byShortest(of(round), share) }));
+  return html`${series.length > 0 && html`<${Curves} title=${rounds.length > 1 ? "success over rounds" : series.map(({ label }) => label).join(" and ")} series=${series} xLabel=${rounds.length > 1 ? "round" : "step"} height=${170} />`}
+    ${ends.some(({ bars }) => bars.length) && html`<${Bars} title="success by distance" groups=${ends} xLabel="shortest way, in actions" top=${1} />`}`;
+}
+
+function byShortest(rows, share) {
+  const distances = [...new Set(rows.map((row) => tables.results.at("shortest", row)))].filter((distance) => distance != null).sort((a, b) => a - b);
+  return distances.map((x) => {
+    const here = rows.filter((row) => tables.results.at("shortest", row) === x);
+    return { x, y: share(here), hint: `${x} actions: ${percent(share(here))} of ${number(here.length)}` };
+  });
 }
 
 /** How it was run: stages, figures, configuration, machine; folded away elsewhere. */

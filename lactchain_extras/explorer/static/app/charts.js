@@ -172,7 +172,7 @@ function Bars({ title, groups, xLabel, yLabel, top = null }) {
     groups.map(({ label, colour, bars }, n) => bars.map((bar) => {
       const width = (px(0.84) - px(0)) / groups.length, left = px(place.get(bar.x) - 0.42) + n * width;
       return html`<rect class="bar" x=${left} width=${Math.max(1, width - 1)} y=${Math.min(py(bar.y), py(0))} height=${Math.max(0.5, Math.abs(py(bar.y) - py(0)))} fill=${colour}><title>${bar.hint || `${label} ${bar.x}: ${number(bar.y)}`}</title></rect>`;
-    }))}<//>`;
+    }))}<//>${groups.length > 1 && html`<p class="muted">${groups.map(({ label, colour }) => html`<b style=${{ color: colour }}>■</b> ${label} `)}</p>`}`;
 }
 
 /** How often numbers occur. */

@@ -9,7 +9,7 @@ function valuedRows() {
   };
   tables.answers.column("state").forEach((_, row) => add("answers", row));
   const known = new Set(found.map(({ round }) => round));
-  tables.values.column("state").forEach((_, row) => { if (!known.has(tables.values.at("round", row))) add("values", row); });
+  rowsWith("values", "run", 0).forEach((row) => { if (!known.has(tables.values.at("round", row))) add("values", row); });
   const judged = new Set(found.filter(({ reference }) => reference === OWN).map(({ round }) => round));
   return found.filter(({ round, reference }) => reference === OWN || !judged.has(round));
 }

@@ -69,6 +69,50 @@ async function readTables() {
     element.remove();
   }
   index.firstSteps = starts(tables.episodes.column("num_steps"));
+  valueSteps();
+  if (!tables.answers.length) tables.answers = firstAnswers();
+}
+
+/** Values of completions by the critic of their round, and advantages r + γᵏ V(next) − V; null where they are not known. */
+function valueSteps() {
+  const { episodes, steps, values } = tables, known = new Map();
+  const value = new Array(steps.length).fill(null), advantage = new Array(steps.length).fill(null);
+  const place = (table, row, state) => `${table.at("run", row)} ${table.at("round", row)} ${state}`;
+  values.column("value").forEach((v, row) => v != null && known.set(place(values, row, values.at("state", row)), row));
+  for (let episode = 0; known.size && episode < episodes.length; episode++) {
+    const own = stepsOf(episode), states = [...own.map((step) => steps.at("state", step)), episodes.at("end_state", episode)];
+    const rows = states.map((state) => known.get(place(episodes, episode, state)));
+    own.forEach((step, n) => {
+      const isOver = n + 1 === own.length && episodes.at("terminated", episode);
+      if (rows[n] == null) return;
+      value[step] = values.at("value", rows[n]);
+      if (isOver || rows[n + 1] != null) advantage[step] = chainReturn(step, rows[n], isOver ? 0 : values.at("value", rows[n + 1])) - value[step];
+    });
+  }
+  Object.assign(steps.columns, { value, advantage });
+}
+
+/** What a completion earned and what the state after it is worth, discounted as the critic of a row of values does. */
+function chainReturn(step, row, next) {
+  const gamma = tables.values.at("gamma", row), { rewards, reward, executed } = tables.steps.row(step);
+  if (tables.values.at("discount_per", row) === "chain") return reward + gamma * next;
+  const later = rewards.reduce((sum, r, n) => sum + (gamma ** n - 1) * r, 0);
+  return reward + later + gamma ** Math.max(1, executed.length) * next;
+}
+
+/** What evaluations' episodes begin with, one for each start state and round: the answers of a run that has recorded none. */
+function firstAnswers() {
+  const { episodes, steps, results } = tables, found = new Map();
+  for (const episode of rowsWith("episodes", "run", 0)) {
+    const { round, start_state: state, num_actions, episode_return } = episodes.row(episode), key = `${round} ${state}`;
+    const result = rowsWith("results", "state", state).find((row) => results.at("run", row) === 0 && results.at("round", row) === round);
+    if (state == null || found.has(key) || result == null || !stepsOf(episode).length || evaluationFrom(state, round) !== episode) continue;
+    const first = steps.row(index.firstSteps[episode]), { success, shortest } = results.row(result);
+    const q = first.advantage == null ? null : first.value + first.advantage;
+    found.set(key, { ...first, round, state, text: first.prompt, invalid: Number(first.invalid != null), success, num_actions, return: episode_return, q, shortest });
+  }
+  const rows = [...found.values()], names = Object.keys(tables.answers.columns);
+  return new Table(Object.fromEntries(names.map((name) => [name, rows.map((row) => row[name] ?? null)])));
 }
 
 const index = { firstSteps: [0] };

@@ -51,9 +51,7 @@ function metricName(metric, rows) {
 }
 
 function knownMetrics() {
-  return Object.entries(METRICS).filter(([name, [, value]]) => name === "probability"
-    ? tables.answers.column("probabilities").some((p) => p && p.length)
-    : tables.answers.column("state").some((_, row) => value(row) != null));
+  return Object.entries(METRICS).filter(([, [, value]]) => tables.answers.column("state").some((_, row) => value(row) != null));
 }
 
 function StatesScreen({ wanted }) {

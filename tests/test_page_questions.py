@@ -1,0 +1,430 @@
+"""The questions of docs/explorer.md: asked with a mouse, and answered from the run folder.
+
+The page is that of a pipeline on a small grid, with another seed beside it. A question begins at
+the first screen, and has at most three clicks; what a select or a slider is set to is one.
+"""
+
+import json
+import re
+import shutil
+from collections import Counter
+
+import pytest
+from browser import label, number_of, shown, two_seeds
+
+from lactchain.data.evaluations import loops
+from lactchain.data.preferences import DROP_REASONS
+from lactchain.inspection.run_view import open_run
+from lactchain.runs.run import read_summary
+from lactchain.storage.files import read_json
+from lactchain.storage.manifests import write_with_manifest
+from lactchain_extras.explorer.contents import contents
+from lactchain_extras.explorer.report import render, write_report
+
+MOST_CLICKS = 3
+CELL = ".split.map > div > .board .hit"
+ROWS = ".compare .longtable tbody tr:not(.space)"
+SIDES = ".compare .side"
+
+
+class Visitor:
+    """Counts clicks, from the first screen on."""
+
+    def __init__(self, page, path) -> None:
+        self.page, self.text, self.clicks = page, page.inner_text, 0
+        page.goto("about:blank")
+        page.goto(path.as_uri())
+        page.wait_for_selector("body[data-ready=yes]")
+
+    def click(self, selector) -> None:
+        self._one()
+        self.page.click(selector)
+
+    def choose(self, selector, value) -> None:
+        self._one()
+        self.page.select_option(selector, value)
+
+    def slide(self, selector, value) -> None:
+        self._one()
+        self.page.fill(selector, value)
+
+    def texts(self, selector) -> list[str]:
+        return self.page.locator(selector).all_inner_texts()
+
+    def map(self) -> dict[str, float]:
+        """What the cells of the map say: the number of each start state."""
+        labels = "cells => cells.map(cell => cell.getAttribute('aria-label'))"
+        told = self.page.locator(CELL).evaluate_all(labels)
+        found = (hint.partition(": ") for hint in told)
+        return {state: number_of(last.rpartition(" ")[2]) for state, _, last in found}
+
+    def choose_cell(self, place) -> str:
+        """The start state of a cell that was clicked."""
+        self.click(f"{CELL} >> nth={place}")
+        return [*self.map()][place]
+
+    def _one(self) -> None:
+        self.clicks += 1
+        assert self.clicks <= MOST_CLICKS
+
+
+def solved(run, number=2):
+    return {state: result.success for state, result in run.results(number).items()}
+
+
+# --- ten of a run --------------------------------------------------------------------------------
+
+
+def where_it_still_fails(visitor, run, _):
+    failed = {state for state, solved in solved(run, 2).items() if not solved}
+    assert f"{len(failed)} of the last 288 episodes" in visitor.text("#summary")
+    visitor.click("#summary [data-go=episodes]")
+    visitor.choose("#filter-round", "2")
+    rows = visitor.texts(".longtable tbody td.wide")
+    assert failed and failed == set(rows[: len(failed)])
+
+
+def where_it_failed_after_the_first_round_and_no_longer(visitor, run, _):
+    visitor.click("#tab-states")
+    visitor.choose("#state-metric", "success")
+    visitor.page.wait_for_selector(f"{CELL}[aria-label*=': success']")
+    now = visitor.map()
+    visitor.slide("#state-round", "1")
+    visitor.page.wait_for_selector("b:has-text('round 1')")
+    then = visitor.map()
+    first, last = solved(run, 1), solved(run, 2)
+    expected = {state for state in then if last[state] and not first[state]}
+    assert expected == {state for state in then if then[state] == 0 and now[state] == 1} != set()
+
+
+def what_it_would_have_answered_here_before(visitor, run, _):
+    visitor.click("#tab-states")
+    state = visitor.choose_cell(5)
+    assert run.answers(0)[state]["completion"] in visitor.text(".answer >> nth=0")
+    assert "before" in visitor.text(".answer >> nth=0")
+
+
+def what_its_next_best_answers_are_and_how_probable(visitor, run, _):
+    visitor.click("#tab-states")
+    number = run.answers(2)[visitor.choose_cell(5)]["state_id"]
+    likely = sorted(
+        (row for row in run.candidates(2) if row["state_id"] == number and row["count"]),
+        key=lambda row: -row["probability"],
+    )
+    leaves = [row.split("\t") for row in visitor.texts(".tree tbody tr:not(.branch):not(.apart)")]
+    assert leaves and len(leaves) <= len(likely)
+    for row, (text, probability, times, *_) in zip(likely, leaves, strict=False):
+        assert text.strip("└ ") and "".join(row["tokens"]).endswith(text.strip("└ "))
+        assert (number_of(probability), times) == (
+            pytest.approx(row["probability"], rel=5e-3),
+            str(row["count"]),
+        )
+
+
+def which_pair_had_the_largest_margin_in_the_first_round(visitor, run, _):
+    visitor.click("#tab-pairs")
+    visitor.choose("#pair-round", "1")
+    widest = max(run.pairs(1), key=lambda pair: pair.margin)
+    margin, number, state, *sides = visitor.texts(".longtable tbody tr >> nth=0")[0].split("\t")
+    assert (number_of(margin), number) == (pytest.approx(widest.margin, rel=1e-3), "round 1")
+    assert state.startswith(f"({widest.state['x']}, {widest.state['y']}) facing ")
+    for told, whole in zip(sides, (widest.chosen, widest.rejected), strict=True):
+        assert whole.endswith(told.lstrip("…"))  # what both begin with is left out
+    for side in ("chosen", "rejected"):
+        told = shown(getattr(widest, f"{side}_value")).lstrip("−")
+        assert re.search(rf"{side} advantage [+−]?{told}", visitor.text(f".side-of-pair.{side}"))
+
+
+def how_many_pairs_were_dropped_and_why(visitor, run, _):
+    visitor.click("#tab-pairs")
+    rows = (row.split("\t") for row in visitor.texts("#dropped tbody tr"))
+    reasons = DROP_REASONS.values()
+    told = {name: [*map(number_of, counts)] for name, *counts in rows if name in reasons}
+    figures = [read_json(run.stage(n, "simpo/summary.json")) for n in (1, 2)]
+    counts = {
+        words: [figure.get(f"pairs/dropped_{reason}", 0) for figure in figures]
+        for reason, words in DROP_REASONS.items()
+    }
+    assert told == {words: count for words, count in counts.items() if any(count)} != {}
+    for number, dropped in zip((1, 2), map(sum, zip(*counts.values(), strict=True)), strict=True):
+        share = 100 * dropped / (dropped + len(run.pairs(number)))
+        assert f"{dropped} ({share:.1f} %)" in visitor.text("#dropped")
+
+
+def where_the_last_critic_is_most_wrong(visitor, run, _):
+    visitor.click("#tab-critic")
+    errors = {state: row["value"] - row["optimal"] for state, row in run.answers(2).items()}
+    worst = sorted(errors, key=lambda state: -abs(errors[state]))[:5]
+    rows = [row.split("\t") for row in visitor.texts("#worst tbody tr")][:5]
+    assert [row[0] for row in rows] == worst
+    expected = pytest.approx([errors[state] for state in worst], rel=1e-3)
+    assert [number_of(row[3]) for row in rows] == expected
+    visitor.click("#worst button >> nth=0")
+    visitor.page.wait_for_selector(f"{CELL}[aria-label^='{worst[0]}']")
+    assert visitor.map()[worst[0]] == pytest.approx(errors[worst[0]], rel=1e-3)
+
+
+def which_episodes_bump_or_loop(visitor, run, _):
+    visitor.click("#tab-episodes")
+    visitor.click("button.chip:has-text('bumps')")
+    bumping = [e for e in run.played if any(any(info["bumped"]) for info in e.infos[1:])]
+    assert visitor.text("#episode-count") == f"{len(bumping)} of {len(run.played)}"
+    visitor.click("button.chip:has-text('loops')")
+    both = sum(map(loops, bumping))
+    assert visitor.text("#episode-count") == f"{both} of {len(run.played)}" and both
+
+
+def which_answers_were_no_chains(visitor, run, _):
+    visitor.click("#tab-states")
+    visitor.click("#nochains summary")
+    rows = (row.split("\t") for row in visitor.texts("#nochains tbody tr"))
+    told = {text: number_of(places) for text, _, _, places, *_ in rows}
+    invalid = {
+        (row["completion"], row["state_id"])
+        for number in range(3)
+        for row in run.candidates(number)
+        if row["invalid"]
+    }
+    assert told == Counter(text for text, _ in invalid) != {}
+
+
+def how_two_seeds_differ(visitor, run, other):
+    visitor.click("#tab-compare")
+    assert "grid" in visitor.text("#runs") and "other" in visitor.text("#runs")
+    one, two = solved(run, 2), solved(other, 2)
+    lost, gained = (sum(a[s] and not b[s] for s in one) for a, b in ((one, two), (two, one)))
+    told = f"other, round 2 gains {gained} beside grid, round 2 and loses {lost}"
+    assert lost > 0 and told in visitor.text("#verdict")
+
+
+TEN = {
+    "Where does it still fail?": where_it_still_fails,
+    "Where did it fail after the first round, and no longer?":
+        where_it_failed_after_the_first_round_and_no_longer,
+    "What would it have answered here before?": what_it_would_have_answered_here_before,
+    "What are its next best answers here, and how probable?":
+        what_its_next_best_answers_are_and_how_probable,
+    "Which pair had the largest margin in the first round?":
+        which_pair_had_the_largest_margin_in_the_first_round,
+    "How many pairs were dropped, and why?": how_many_pairs_were_dropped_and_why,
+    "Where is the last critic most wrong?": where_the_last_critic_is_most_wrong,
+    "Which episodes bump or loop?": which_episodes_bump_or_loop,
+    "Which answers were no chains, verbatim?": which_answers_were_no_chains,
+    "How do two seeds differ?": how_two_seeds_differ,
+}  # fmt: skip
+
+
+# --- twelve of comparing -------------------------------------------------------------------------
+
+
+def chosen(visitor, change):
+    """The start states that are listed, and how many these are."""
+    visitor.click("#tab-compare")
+    visitor.choose("#compare-change", change)
+    visitor.page.wait_for_function(
+        "() => document.querySelectorAll('.compare .longtable tbody tr').length >= 0"
+    )
+    listed = [row.split("\t")[0] for row in visitor.texts(ROWS)]
+    return listed, number_of(visitor.text("#compare-count").split()[0])
+
+
+def expect(visitor, run, other, change, holds):
+    listed, count = chosen(visitor, change)
+    theirs = other.results()
+    expected = {state for state, ours in run.results().items() if holds(ours, theirs[state])}
+    assert expected and len(expected) == count and {*listed} <= expected
+
+
+def what_it_gained(visitor, run, other):
+    expect(visitor, run, other, "gained", lambda a, b: b.success and not a.success)
+
+
+def what_it_lost(visitor, run, other):
+    expect(visitor, run, other, "lost", lambda a, b: a.success and not b.success)
+
+
+def whether_it_is_luck(visitor, *_):
+    """Its numbers are among those of test_page_figures.py."""
+    visitor.click("#tab-compare")
+    assert visitor.text("#verdict-success").endswith("worse")
+    visitor.choose("#side-b", "0 2")
+    assert re.search(r": none of \d+ differs$", visitor.text("#verdict-chains"))
+
+
+def which_setting_differs(visitor, *_):
+    visitor.click("#tab-compare")
+    visitor.click("#settings summary")
+    assert [row.split("\t") for row in visitor.texts("#settings tbody tr")] == [
+        ["run.seed", "0", "1"]
+    ]
+
+
+def what_both_answered(visitor, run, other):
+    visitor.click("#tab-compare")
+    visitor.click(f"{ROWS} >> nth=4")
+    state = visitor.texts(f"{ROWS} >> nth=4")[0].split("\t")[0]
+    for folder, text in zip((run, other), visitor.texts(SIDES), strict=True):
+        assert folder.evaluated()[state].actions[0].text in text
+    heads, columns, *said = (row.split("\t") for row in visitor.texts("#said tr"))
+    assert heads == ["completion", *(f"{r.directory.name}, round 2" for r in (run, other))]
+    assert columns == ["", *("probability", "Q") * 2]
+    assert {row[0]: row[1:] for row in said} == {
+        text: [*one, *two]
+        for (text, one), two in zip(
+            could_say(run, state).items(), could_say(other, state).values(), strict=True
+        )
+    }
+
+
+def could_say(run, state):
+    """Probability and score of each candidate, as they are shown."""
+    number = run.answers(2)[state]["state_id"]
+    marks = {(False, False): "", (True, False): " +", (False, True): " −"}
+    return {
+        row["completion"]: [
+            f"{row['probability']:.3g}" if row["count"] else "drawn",
+            shown(row["score"]) + marks[row["chosen"], row["rejected"]],
+        ]
+        for row in run.candidates(2)
+        if row["state_id"] == number
+    }
+
+
+def what_it_was_worth(visitor, run, other):
+    visitor.click("#tab-compare")
+    state = visitor.texts(ROWS)[0].split("\t")[0]
+    for folder, text in zip((run, other), visitor.texts(SIDES), strict=True):
+        assert f"V {shown(folder.answers(2)[state]['value'])}" in text
+
+
+def how_each_episode_goes_on(visitor, run, other):
+    visitor.click("#tab-compare")
+    state = visitor.texts(ROWS)[0].split("\t")[0]
+    visitor.click(".compare button[aria-label='next completion']")
+    for folder, text in zip((run, other), visitor.texts(SIDES), strict=True):
+        episode = folder.evaluated()[state]
+        at = min(1, len(episode) - 1)
+        assert f"completion {at + 1} of {len(episode)}" in text
+        assert episode.actions[at].text in text
+
+
+def where_one_is_sooner(visitor, run, other):
+    both = lambda a, b: a.success and b.success and b.num_chains < a.num_chains  # noqa: E731
+    expect(visitor, run, other, "sooner", both)
+
+
+def where_neither_gets_there(visitor, run, other):
+    expect(visitor, run, other, "failed", lambda a, b: not (a.success or b.success))
+
+
+def whether_the_critic_got_better(visitor, *_):
+    visitor.click("#tab-compare")
+    heads, *rows = (row.split("\t") for row in visitor.texts("#runs tr"))
+    told = [(row[heads.index("critic's R², round 1")], row[heads.index("pairs")]) for row in rows]
+    assert told == [("0.9", "9"), ("0.8", "9")]
+
+
+def what_the_last_round_added(visitor, run, _):
+    visitor.click("#tab-compare")
+    visitor.choose("#side-a", "0 1")
+    visitor.choose("#side-b", "0 2")
+    first, last = solved(run, 1), solved(run, 2)
+    gained = sum(last[state] and not first[state] for state in first)
+    assert f"gains {gained} beside grid, round 1" in visitor.text("#verdict") and gained
+
+
+def which_pairs_taught_it(visitor, run, other):
+    pairs = [
+        (label(pair.state), folder.directory.name, pair)
+        for folder in (run, other)
+        for number in (1, 2)
+        for pair in folder.pairs(number)
+    ]
+    one, two = (
+        {s: (r.success, r.num_chains) for s, r in f.results().items()} for f in (run, other)
+    )
+    state = next(name for name, _, _ in pairs if one[name] != two[name])
+    visitor.click("#tab-compare")
+    visitor.slide("section[aria-label=compare] input[type=search]", state)
+    visitor.click(".compare header button:has-text('its pairs')")
+    here = [row.split("\t") for row in visitor.texts(".longtable tbody tr:not(.space)")]
+    expected = [(owner, pair.margin) for name, owner, pair in pairs if name == state]
+    assert sorted((row[1], number_of(row[0])) for row in here) == [
+        (owner, pytest.approx(margin, rel=1e-3)) for owner, margin in sorted(expected)
+    ]
+    assert {owner for owner, _ in expected} == {run.directory.name, other.directory.name}
+    assert visitor.text("#tab-pairs").endswith(f" {len(pairs)}")  # of the runs that are shown
+
+
+TWELVE = {
+    "What did the other run learn that this one did not?": what_it_gained,
+    "Where did it lose?": what_it_lost,
+    "Is the difference luck?": whether_it_is_luck,
+    "Which setting differs?": which_setting_differs,
+    "What did both answer here?": what_both_answered,
+    "What was each answer worth?": what_it_was_worth,
+    "How does each episode go on?": how_each_episode_goes_on,
+    "Where are both right, and one is sooner?": where_one_is_sooner,
+    "Where does neither get there?": where_neither_gets_there,
+    "Did the critic get better, or are there more pairs?": whether_the_critic_got_better,
+    "What did the last round add?": what_the_last_round_added,
+    "Which pairs taught it here?": which_pairs_taught_it,
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return two_seeds(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def page(runs, browser):
+    path = write_report(runs[0].directory, beside=[runs[1].directory])
+    return browser.new_page(viewport={"width": 1400, "height": 900}), path
+
+
+@pytest.mark.parametrize("question", [*TEN, *TWELVE])
+def test_a_question_is_answered_in_three_clicks(page, runs, question):
+    (TEN | TWELVE)[question](Visitor(*page), *runs)
+
+
+def test_these_are_the_questions_of_the_documentation(root):
+    parts = (root / "docs/explorer.md").read_text().partition("## Twelve questions")
+    for text, questions in ((parts[0], TEN), (parts[2], TWELVE)):
+        assert re.findall(r"^\| (.+\?) \|", text, re.MULTILINE) == list(questions)
+
+
+def beside(*views):
+    """The episodes of other runs, the states of their candidates, and what is left out."""
+    held = contents(views[0], views[1:])
+    runs, states = (held.tables["episodes"][name] for name in ("run", "start_state"))
+    known = [label(json.loads(state)) for state in held.tables["states"]["state"]]
+    rows = zip(held.tables["episodes"]["stage"], [known[n] for n in states], strict=True)
+    episodes = [row for run, row in zip(runs, rows, strict=True) if run]
+    said = zip(*(held.tables["candidates"][name] for name in ("run", "state")), strict=True)
+    return episodes, {known[n] for run, n in said if run}, held.left_out
+
+
+def test_what_is_compared_at_first_is_what_each_run_ended_with(runs, tmp_path, monkeypatch):
+    shutil.copytree(runs[1].directory, tmp_path / "undone")
+    summary = read_summary(tmp_path / "undone") | {"round": 1}  # its last round was not kept
+    write_with_manifest(tmp_path / "undone/summary.json", json.dumps(summary).encode(), {})
+    one, two = open_run(runs[0].directory), open_run(tmp_path / "undone")
+    told = re.search(r'id="facts">(.*?)</script>', render(one, [two]))[1]
+    assert json.loads(told)["chosen"] == [2, 1]
+    episodes, _, left_out = beside(one, two)
+    assert [stage for stage, _ in episodes[:288]] == ["round_1/evaluation"] * 288
+    assert {stage for stage, _ in episodes[288:]} == {"round_0/evaluation", "round_2/evaluation"}
+    assert len(episodes) == 3 * 288 and left_out == ""
+    monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_RUNS_BY_ROUND", 1)
+    assert beside(one, two)[0] == episodes[:288]
+
+
+def test_where_room_is_short_the_states_that_end_differently_come_first(runs, monkeypatch):
+    monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_BYTES_BESIDE", 20_000)
+    episodes, candidates, told = beside(*(open_run(run.directory) for run in runs))
+    one, two = map(solved, runs)
+    differing = {state for state in one if one[state] != two[state]}
+    states = {state for _, state in episodes}
+    assert 0 < len(states) < len(differing) and candidates == states <= differing
+    assert f"from {len(states)} of 288 start states and 0 of 288 start states in other" in told
