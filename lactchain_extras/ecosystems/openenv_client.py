@@ -9,10 +9,10 @@ import ipaddress
 import json
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
@@ -119,31 +119,27 @@ class OpenEnvWorld(gym.Env[str, str]):
         if self.manifest is None:
             return replace(spoken_view(), waits=True)
         try:
-            return self._told_view()
+            grammar = dict(self.manifest["grammar"])
+            names = grammar["action_names"]
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise TypeError(f"action_names: expected a list of texts, got {names!r:.60}")
+            grammar["action_names"] = tuple(names)
+            return replace(
+                spoken_view(),
+                action_names=grammar["action_names"],
+                template="{observation}",
+                get_state=attrgetter("unwrapped.state"),
+                set_state=reset_into,
+                reads=ChainGrammar(**grammar),
+                waits=True,
+                max_chains=self.manifest["max_chains"],
+                **({"states": _states} if self.manifest["tasks"] else {}),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"environment.id: openenv:{self.url}: expected the manifest that `lactchain serve`"
                 f" gives, got one with a fault: {error!r:.200}"
             ) from error
-
-    def _told_view(self) -> TextView:
-        grammar = dict(self.manifest["grammar"])
-        names = grammar["action_names"]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"action_names: expected a list of texts, got {names!r:.60}")
-        grammar["action_names"] = tuple(names)
-        listed = {"states": _states} if self.manifest["tasks"] else {}
-        return replace(
-            spoken_view(),
-            action_names=grammar["action_names"],
-            template="{observation}",
-            get_state=attrgetter("unwrapped.state"),
-            set_state=reset_into,
-            reads=ChainGrammar(**grammar),
-            waits=True,
-            max_chains=self.manifest["max_chains"],
-            **listed,
-        )
 
     @cached_property
     def tasks(self) -> list[State]:
@@ -177,21 +173,22 @@ class OpenEnvWorld(gym.Env[str, str]):
 
     def _connect(self) -> None:
         self.close()
-        address = f"ws{self.url.removeprefix('http')}/ws"
+        options = {"max_size": MOST_BYTES, "open_timeout": self.timeout, "close_timeout": 1}
         try:
             self._socket = self._opened.enter_context(
-                connect(
-                    address,
-                    max_size=MOST_BYTES,
-                    open_timeout=self.timeout,
-                    close_timeout=1,
-                    compression=None,
-                )
+                connect(f"ws{self.url.removeprefix('http')}/ws", compression=None, **options)
             )
         except (WebSocketException, OSError, ValueError) as error:
             raise EnvironmentFault(f"{self.url}: expected a session, got {error!r}") from error
-        if self.manifest is None:
-            _check_seeds(self.url, partial(self._ask, "reset"), self.reset_arguments)
+        if self.manifest is None and self.url not in _seeds_checked:
+            _seeds_checked.add(self.url)
+            asked = self.reset_arguments | {"seed": 0}
+            first, second = (self._ask("reset", asked)["observation"] for _ in range(2))
+            if first != second:
+                say_once(
+                    f"{self.url}: does not keep to seeds, so players of one seed begin in different"
+                    " states"
+                )
 
     def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """The data of the reply to a message; when none comes, the session is over."""
@@ -227,15 +224,10 @@ class OpenEnvWorld(gym.Env[str, str]):
         """What `step` returns, out of the data of a reply."""
         seen, reward, done = data.get("observation"), data.get("reward") or 0.0, data.get("done")
         info = data.get("metadata") or {}
-        flags = [done] + [
-            of[name]
-            for of, names in ((seen, ("truncated", "success")), (info, ("terminated",)))
-            if isinstance(of, dict)
-            for name in names
-            if of.get(name) is not None
-        ]
         is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
         whole = isinstance(seen, dict) and isinstance(info, dict) and is_number
+        told = [seen.get("truncated"), seen.get("success"), info.get("terminated")] if whole else []
+        flags = [done, *(flag for flag in told if flag is not None)]
         if not whole or abs(reward) > MOST_REWARD or not all(isinstance(f, bool) for f in flags):
             raise self._odd(data)
         reward, info = float(reward), dict(info)
@@ -274,18 +266,15 @@ def _checked(url: str) -> str:
     plain = not {"?", "#", "@"} & set(url)
     if parts.scheme not in ("http", "https") or not host or port == 0 or not plain:
         raise ConfigError(f"{key}: expected http(s)://host:port")
-    if not _is_here(host) and host not in os.environ.get(HOSTS, "").split(","):
+    is_here = host == "localhost"
+    with suppress(ValueError):  # it is no number
+        is_here = ipaddress.ip_address(host).is_loopback
+    if not is_here and host not in os.environ.get(HOSTS, "").split(","):
         raise ConfigError(
             f"{key}: expected a world on this machine; settings may be of anybody, so another is "
             f"asked only where the environment says {HOSTS}={host}"
         )
     return url
-
-
-def _is_here(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def _get(url: str, optional: bool = False) -> Any:
@@ -309,18 +298,6 @@ def _get(url: str, optional: bool = False) -> Any:
 
 
 _seeds_checked: set[str] = set()
-
-
-def _check_seeds(
-    url: str, reset: Callable[[Mapping[str, Any]], Mapping[str, Any]], arguments: Mapping[str, Any]
-) -> None:
-    """Says once that a server begins elsewhere with the same seed, as far as it shows."""
-    if url in _seeds_checked:
-        return
-    _seeds_checked.add(url)
-    first, second = (reset({**arguments, "seed": 0})["observation"] for _ in range(2))
-    if first != second:
-        say_once(f"{url}: does not keep to seeds, so players of one seed begin in different states")
 
 
 def _states(env: gym.Env) -> list[State]:
