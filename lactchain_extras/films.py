@@ -4,8 +4,8 @@ import io
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -14,13 +14,14 @@ from PIL import Image, ImageDraw, ImageFont
 
 from lactchain.config.settings import EnvironmentConfig, known_fields
 from lactchain.data.episodes import Episode
-from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError
+from lactchain.inspection.run_view import RunView
 from lactchain.storage.files import atomic_write
 from lactchain.storage.manifests import read_run_file
-from lactchain.types import Action, Policy, Trajectory
+from lactchain.types import Action, Policy
 from lactchain_extras.canvas import pixels as pixels  # of worlds that are asked for them
+from lactchain_extras.explorer.summary import before_and_after
 from lactchain_extras.stages.play import PlayConfig
 
 FRAME_MS, LAST_MS = 350, 2_000
@@ -30,25 +31,15 @@ log = logging.getLogger(__name__)
 MARGIN, LINE_HEIGHT, LEAST_WIDTH = 10, 16, 160  # pixels, around and above each picture
 
 
-@dataclass(frozen=True)
-class Frame:
-    """What is seen after an action.
+class Frame(NamedTuple):
+    """What is seen after an action."""
 
-    Attributes:
-        pixels: (H, W, 3), 0 to 255.
-        caption: which completion it belongs to, and what was done.
-    """
-
-    pixels: np.ndarray
-    caption: str = "start"
+    pixels: np.ndarray  # (H, W, 3), 0 to 255
+    caption: str = "start"  # which completion it belongs to, and what was done
 
 
 class NotingPolicy:
-    """A policy whose completions are kept, in the order in which they were given.
-
-    Attributes:
-        said: the completions.
-    """
+    """A policy whose completions are kept in `said`, in the order in which they were given."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.name = policy, policy.name
@@ -116,15 +107,11 @@ def write_gif(path: str | Path, films: Mapping[str, Sequence[Frame]]) -> None:
         DiskError: the file cannot be written.
     """
     length = min(MAX_FRAMES, max(map(len, films.values())))
-    shown = [
-        _side_by_side(
-            [_panel(name, frames[min(n, len(frames) - 1)]) for name, frames in films.items()]
-        )
+    first, *others = (
+        _picture({name: frames[min(n, len(frames) - 1)] for name, frames in films.items()})
         for n in range(length)
-    ]
-    buffer = io.BytesIO()
-    durations = [FRAME_MS] * (length - 1) + [LAST_MS]
-    first, *others = shown
+    )
+    buffer, durations = io.BytesIO(), [FRAME_MS] * (length - 1) + [LAST_MS]
     first.save(buffer, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
     atomic_write(path, buffer.getvalue())
 
@@ -135,64 +122,44 @@ def film_run(run_dir: Path, number: int) -> None:
     Of those that were failed before and are solved after it, the one that takes most actions.
     Nothing where the picture is there. One that cannot be drawn costs a line, and no run.
     """
-    if (run_dir / "episode.gif").is_file():
+    path = run_dir / "episode.gif"
+    if path.is_file():
         return
     try:
-        write_gif(run_dir / "episode.gif", _before_and_after(run_dir, number))
+        told = read_run_file(run_dir / "round_0/evaluation")["config"]["environment"]
+        environment = EnvironmentConfig(**known_fields(EnvironmentConfig, told))
+        films = {}
+        for name, episode in zip(
+            ("before", "after"), before_and_after(RunView(run_dir), number), strict=True
+        ):
+            start = Episode(episode.seed, episode.infos[0]["state"])
+            said = [action.text for action in episode.actions]
+            films[name] = film(environment, start, said)
+        write_gif(path, films)
     except Exception as error:  # noqa: BLE001  - of whatever kind a world's drawing raises
         log.info("no episode.gif: %s", error)
 
 
-def _before_and_after(run_dir: Path, number: int) -> dict[str, list[Frame]]:
-    before, after = (
-        read_trajectories(run_dir / f"round_{n}/evaluation/trajectories") for n in (0, number)
-    )
-    best = max(zip(before, after, strict=True), key=_telling)
-    state = best[0].infos[0]["state"]
-    played = read_run_file(run_dir / "round_0/evaluation")["config"]["environment"]
-    environment = EnvironmentConfig(**known_fields(EnvironmentConfig, played))
-    return {
-        name: film(environment, Episode(one.seed, state), [a.text for a in one.actions])
-        for name, one in zip(("before", "after"), best, strict=True)
-    }
-
-
-def _telling(episodes: tuple[Trajectory, Trajectory]) -> tuple[bool, int]:
-    """How much the two episodes from one start state tell of what was learnt."""
-    failed, solved = (not episodes[0].infos[-1]["success"], episodes[1].infos[-1]["success"])
-    return failed and solved, sum(episodes[1].num_actions)
-
-
-def _panel(name: str, frame: Frame) -> Image.Image:
-    """A picture below its name and its caption."""
-    picture = Image.fromarray(frame.pixels)
-    top = 2 * LINE_HEIGHT + MARGIN
-    width = max(LEAST_WIDTH, picture.width) + 2 * MARGIN
-    panel = Image.new("RGB", (width, picture.height + top + MARGIN), "white")
-    panel.paste(picture, ((width - picture.width) // 2, top))
-    draw = ImageDraw.Draw(panel)
-    for line, (text, colour) in enumerate(((name, "#1f2933"), (frame.caption, "#52606d"))):
-        place = MARGIN, MARGIN / 2 + line * LINE_HEIGHT
-        draw.text(place, _fitting(text, width - 2 * MARGIN), colour, _font())
-    return panel
-
-
-def _side_by_side(panels: Sequence[Image.Image]) -> Image.Image:
-    size = sum(panel.width for panel in panels), max(panel.height for panel in panels)
-    whole, left = Image.new("RGB", size, "white"), 0
-    for panel in panels:
-        whole.paste(panel, (left, 0))
-        left += panel.width
+def _picture(frames: Mapping[str, Frame]) -> Image.Image:
+    """Pictures side by side, each below its name and its caption."""
+    drawn = [Image.fromarray(frame.pixels) for frame in frames.values()]
+    widths = [max(LEAST_WIDTH, pixels.width) + 2 * MARGIN for pixels in drawn]
+    top, left, font = 2 * LINE_HEIGHT + MARGIN, 0, ImageFont.load_default(12)
+    height = max(pixels.height for pixels in drawn) + top + MARGIN
+    whole = Image.new("RGB", (sum(widths), height), "white")
+    draw = ImageDraw.Draw(whole)
+    for (name, frame), pixels, width in zip(frames.items(), drawn, widths, strict=True):
+        whole.paste(pixels, (left + (width - pixels.width) // 2, top))
+        for line, (text, colour) in enumerate(((name, "#1f2933"), (frame.caption, "#52606d"))):
+            place = left + MARGIN, MARGIN / 2 + line * LINE_HEIGHT
+            draw.text(place, _fitting(text, width - 2 * MARGIN, font), colour, font)
+        left += width
     return whole
 
 
-def _font() -> ImageFont.FreeTypeFont:
-    return ImageFont.load_default(12)
-
-
-def _fitting(text: str, width: int) -> str:
+def _fitting(text: str, width: int, font: ImageFont.FreeTypeFont) -> str:
     """As much of a text as has room in a line."""
     text = "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_LETTERS])
-    while _font().getlength(text) > width:
+    while font.getlength(text) > width:
         text = text[:-1]
     return text

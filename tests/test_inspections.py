@@ -321,10 +321,10 @@ def test_the_likeliest_completions_are_kept_and_all_of_pairs():
     said = [Action(f"{n}", (n,), (-n / 10,)) for n in range(20) for _ in range(n + 1)]
     pairs = [PreferencePair("", "18", "never said", (18,), (7, 8))]
     found = merge(said, pairs)
-    assert [c.action.text for c in found] == [*map(str, range(8)), "18", "never said"]
-    assert [c.count for c in found] == [*range(1, 9), 19, 0]
-    assert [c.action.text for c in found if c.chosen] == ["18"]
-    assert [c.action for c in found if c.rejected] == [Action("never said", (7, 8))]
+    assert [said.text for said, _ in found] == [*map(str, range(8)), "18", "never said"]
+    assert [told["count"] for _, told in found] == [*range(1, 9), 19, 0]
+    assert [said.text for said, told in found if told["chosen"]] == ["18"]
+    assert [said for said, told in found if told["rejected"]] == [Action("never said", (7, 8))]
 
 
 def test_the_texts_of_tokens_join_to_that_of_all(weights):

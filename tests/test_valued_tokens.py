@@ -21,7 +21,7 @@ from lactchain.runs.run import Run
 from lactchain.stages import evaluate
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
 from lactchain.types import Action
-from lactchain_extras.explorer.inspections import read_valued_tokens
+from lactchain_extras.explorer.inspections import read_inspection
 from lactchain_extras.explorer.report import write_report
 from lactchain_extras.stages import train_ilql, train_mc
 from lactchain_extras.stages.train_ilql import TrainILQLConfig
@@ -109,7 +109,7 @@ def check(found, model, episodes):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_values_of_tokens_are_those_of_the_runs_own_final_model(trained, folder, name):
-    found = read_valued_tokens(trained[name] / "token_values")
+    found = read_inspection(trained[name] / "token_values")
     model = ValueModel.load(trained[name] / "values")
     episodes = read_trajectories(folder / "trajectories")
     rows = check(found, model, episodes)
@@ -129,7 +129,7 @@ def test_an_evaluation_guided_by_values_tells_those_of_what_it_played(trained, f
         evaluation=EvaluationConfig(num_samples=0),
     )
     evaluate.main(job)
-    found = read_valued_tokens(tmp_path / "token_values")
+    found = read_inspection(tmp_path / "token_values")
     check(found, ValueModel.load(values), read_trajectories(tmp_path / "trajectories"))
 
 
@@ -149,9 +149,9 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
     monkeypatch.setattr(token_recording, "MAX_DECISIONS", 3)
     model = ValueModel.load(trained["mc"] / "values")
     episodes = read_trajectories(folder / "trajectories")
-    whole = read_valued_tokens(trained["mc"] / "token_values").decisions.to_pylist()
+    whole = read_inspection(trained["mc"] / "token_values").decisions.to_pylist()
     record_token_values(Run(tmp_path, "x", None), model, template_of(model), episodes)
-    rows = read_valued_tokens(tmp_path / "token_values").decisions.to_pylist()
+    rows = read_inspection(tmp_path / "token_values").decisions.to_pylist()
     assert len(whole) > len(rows) == sum(min(3, len(one)) for one in telling(episodes).trajectories)
     q_of = {(row["episode"], row["decision"]): row["q"] for row in whole}
     for row in rows:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,54 +87,33 @@ SCHEMAS = {"answers": ANSWERS, "candidates": CANDIDATES, "decisions": DECISIONS}
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a round has left to look at.
+    """What a round has left to look at, or a value model.
 
     Attributes:
-        meta: `asked` start states `of` so many; whether they are `sampled`, or all; the `critic`
-            that the values are by, a folder in the run where it lies there, or None; its `gamma`
-            and `discount_per`.
-        answers, candidates: the tables, with the columns of `ANSWERS` and `CANDIDATES`.
+        meta: of a round `asked` start states `of` so many; whether they are `sampled`, or all; the
+            `critic` that the values are by, a folder in the run where it lies there, or None; its
+            `gamma` and `discount_per`. Of a value model the `method` of the values ("ilql" or "mc")
+            and its `gamma` per token; how many `episodes` are here, `of` how many; and the
+            `most_decisions` of each.
+        answers, candidates, decisions: the tables, with the columns of `SCHEMAS`.
     """
 
     meta: Mapping[str, Any]
-    answers: pa.Table
-    candidates: pa.Table
-
-
-@dataclass(frozen=True)
-class ValuedTokens:
-    """The values of tokens along a few episodes.
-
-    Attributes:
-        meta: the `method` of the values ("ilql" or "mc") and its `gamma` per token; how many
-            `episodes` are here, `of` how many; and the `most_decisions` of each.
-        decisions: the table, with the columns of `DECISIONS`.
-    """
-
-    meta: Mapping[str, Any]
-    decisions: pa.Table
+    answers: pa.Table | None = None
+    candidates: pa.Table | None = None
+    decisions: pa.Table | None = None
 
 
 def read_inspection(folder: str | Path) -> Inspection:
-    """What a round has left; `DataError` where it is missing, damaged or not complete."""
-    return Inspection(*_read(folder, "answers", "candidates"))
-
-
-def read_valued_tokens(folder: str | Path) -> ValuedTokens:
-    """What a value model has left; `DataError` as above."""
-    return ValuedTokens(*_read(folder, "decisions"))
-
-
-def _read(folder: str | Path, *names: str) -> Iterator[Any]:
-    """The meta data, and the tables of some names."""
-    folder = Path(folder)
+    """What a run has left in a folder; `DataError` where it is missing, damaged or incomplete."""
+    folder, tables = Path(folder), {}
     verify_manifest(folder)
-    yield read_json(folder / "meta.json")
-    for name in names:
-        with parquet.rows_of(folder, "tables of this schema"):
-            table = parquet.read_table(folder / f"{name}.parquet", name, VERSION)
-            found = table.cast(SCHEMAS[name])
-        yield found
+    for name in SCHEMAS:
+        if (folder / f"{name}.parquet").exists():
+            with parquet.rows_of(folder, "tables of this schema"):
+                table = parquet.read_table(folder / f"{name}.parquet", name, VERSION)
+                tables[name] = table.cast(SCHEMAS[name])
+    return Inspection(read_json(folder / "meta.json"), **tables)
 
 
 def is_inspection(folder: str | Path) -> bool:
@@ -153,10 +132,10 @@ def of_rounds(view: RunView) -> dict[int, Inspection]:
     return {n: read_inspection(numbers[n]) for n in sorted(numbers.keys() - {None})}
 
 
-def token_values(view: RunView) -> ValuedTokens | None:
+def token_values(view: RunView) -> Inspection | None:
     """What a value model makes of a few episodes' tokens; of a damaged record, None."""
     folder = view.directory / "token_values"
-    return read_valued_tokens(folder) if is_inspection(folder) else None
+    return read_inspection(folder) if is_inspection(folder) else None
 
 
 def left_out(view: RunView) -> list[str]:

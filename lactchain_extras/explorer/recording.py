@@ -11,7 +11,7 @@ import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,22 +62,6 @@ log = logging.getLogger(__name__)
 UNKNOWN: Row = {"value": None, "q": None, "advantage": None}
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A completion to a text.
-
-    Attributes:
-        action: the completion.
-        count: how often it was sampled.
-        chosen, rejected: whether it is the one or the other in a pair.
-    """
-
-    action: Action
-    count: int
-    chosen: bool
-    rejected: bool
-
-
 class Recorder:
     """Leaves an inspection of each round in the folder of a pipeline's run."""
 
@@ -101,11 +85,9 @@ class Recorder:
         found = find_candidates([episode.observations[0] for episode in greedy], stage)
         places = [place for place, some in zip(self.asked, found, strict=True) for _ in some]
         candidates = [candidate for some in found for candidate in some]
-        outcomes = self.rollouts.outcomes(
-            [self.starts[place] for place in places],
-            [candidate.action for candidate in candidates],
-            self.config.run.seed,
-        )
+        actions = [action for action, _ in candidates]
+        states = [self.starts[place] for place in places]
+        outcomes = self.rollouts.outcomes(states, actions, self.config.run.seed)
         worth = self._worth([*map(_first_decision, greedy), *outcomes], critic)
         known = zip(self.asked, greedy, self._known(stage), worth, strict=False)
         answers = [told(e.actions[0]) | _answer(place, e) | k | w for place, e, k, w in known]
@@ -115,7 +97,8 @@ class Recorder:
             self._meta(critic),
             answers=answers,
             candidates=[
-                told(c.action) | _candidate(place, c, o, w["q"]) for place, c, o, w in asked
+                told(action) | {"state_id": place} | counts | _earned(outcome) | {"score": w["q"]}
+                for place, (action, counts), outcome, w in asked
             ],
         )
         log_turns(self.config.run, number, answers)
@@ -234,8 +217,8 @@ class TokenTexts:
         return pieces
 
 
-def find_candidates(texts: Sequence[str], stage: Path) -> list[list[Candidate]]:
-    """Completions to each of some texts, that a round has sampled, or made pairs of."""
+def find_candidates(texts: Sequence[str], stage: Path) -> list[list[tuple[Action, Row]]]:
+    """Completions to each of some texts, that a round has sampled, or made pairs of: `merge`."""
     sampled: defaultdict[str, list[Action]] = defaultdict(list)
     pairs: defaultdict[str, list[PreferencePair]] = defaultdict(list)
     if (folder := stage / "evaluation/samples").is_dir():  # none where num_samples is 0
@@ -248,8 +231,11 @@ def find_candidates(texts: Sequence[str], stage: Path) -> list[list[Candidate]]:
     return [found[text] for text in texts]
 
 
-def merge(sampled: Iterable[Action], pairs: Sequence[PreferencePair]) -> list[Candidate]:
-    """The different completions to a text: the likeliest ones, and all of pairs."""
+def merge(sampled: Iterable[Action], pairs: Sequence[PreferencePair]) -> list[tuple[Action, Row]]:
+    """The different completions to a text: the likeliest ones, and all of pairs.
+
+    Beside each is how often it was sampled, and whether it is the one or the other in a pair.
+    """
     counts = Counter((action.text, action.token_ids) for action in sampled)
     first = {(action.text, action.token_ids): action for action in reversed([*sampled])}
     likeliest = sorted(first.values(), key=lambda action: (-sum(action.logprobs), action.text))
@@ -261,9 +247,14 @@ def merge(sampled: Iterable[Action], pairs: Sequence[PreferencePair]) -> list[Ca
     kept += [action for action in likeliest[MAX_CANDIDATES:] if action.text in chosen | rejected]
     kept += [Action(text, token_ids) for text, token_ids in told if text not in known]
     return [
-        Candidate(a, counts[a.text, a.token_ids], a.text in chosen, a.text in rejected)
-        for a in kept
-    ]
+        (action, {
+            "count": (count := counts[action.text, action.token_ids]),
+            "probability": math.exp(sum(action.logprobs)) if count else None,
+            "chosen": action.text in chosen,
+            "rejected": action.text in rejected,
+        })
+        for action in kept
+    ]  # fmt: skip
 
 
 def _first_decision(episode: Trajectory) -> Trajectory:
@@ -299,17 +290,8 @@ def _answer(place: int, episode: Trajectory) -> Row:
     }
 
 
-def _candidate(place: int, candidate: Candidate, outcome: Trajectory, score: float | None) -> Row:
-    return {
-        "state_id": place,
-        "probability": math.exp(sum(candidate.action.logprobs)) if candidate.count else None,
-        "count": candidate.count,
-        "reward": outcome.rewards[0],
-        "score": score,
-        "invalid": outcome.infos[1]["invalid_action"],
-        "chosen": candidate.chosen,
-        "rejected": candidate.rejected,
-    }
+def _earned(outcome: Trajectory) -> Row:
+    return {"reward": outcome.rewards[0], "invalid": outcome.infos[1]["invalid_action"]}
 
 
 def write_tables(

@@ -42,12 +42,8 @@ class Share(NamedTuple):
 
     def among(self, what: str) -> str:
         """The same in a sentence."""
-        return f"{self.count:,} of {self.of:,}{what} ({100 * self.rate:.1f}\u00a0%)"
-
-    @property
-    def rate(self) -> float:
-        """The share itself."""
-        return self.count / self.of
+        share = 100 * self.count / self.of
+        return f"{self.count:,} of {self.of:,}{what} ({share:.1f}\u00a0%)"
 
 
 class RoundFacts(NamedTuple):
@@ -82,7 +78,7 @@ def summarise(view: RunView) -> Summary:
     rounds, last = tuple(_rounds(view)), view.results.get(chosen_round(view), [])
     failures = sorted((r for r in last if r.success is False), key=lambda r: r.shortest or math.inf)
     sentences = _learnt(view, rounds), _learnt_from(view), _how_sure(view, last)
-    before, after = _before_and_after(view)
+    before, after = before_and_after(view, chosen_round(view))
     return Summary(
         tuple(filter(None, sentences)),
         rounds,
@@ -215,16 +211,19 @@ def _how_played(view: RunView) -> tuple[str, bool]:
     return f", sampled at temperature {temperature:g}", True
 
 
-def _before_and_after(view: RunView) -> tuple[Trajectory | None, Trajectory | None]:
-    """The start state farthest from the goal that was failed first and solved in the end.
+def before_and_after(
+    view: RunView, number: int | None
+) -> tuple[Trajectory | None, Trajectory | None]:
+    """Episodes from one start state before the rounds, and after that of a number, or the last.
 
-    Where none was, one that took fewer completions in the end.
+    It is the one farthest from the goal that was failed first and solved in the end; where none
+    was, one that took fewer completions in the end.
     """
     evaluated = {n: stage for n, stage in view.stages.items() if n.endswith("/evaluation")}
     rounds = {round_of(n): stage for n, stage in evaluated.items() if stage.trajectories}
     if len(rounds) < 2:
         return None, None
-    first, last = rounds[min(rounds)], rounds.get(chosen_round(view)) or rounds[max(rounds)]
+    first, last = rounds[min(rounds)], rounds.get(number) or rounds[max(rounds)]
     begun = {_start(t): t for t in first.trajectories}
     both = [(begun[_start(t)], t) for t in last.trajectories if _start(t) in begun]
     return max(both, key=_gain, default=(None, None))
