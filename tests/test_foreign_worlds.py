@@ -21,17 +21,8 @@ from lactchain_extras.ecosystems import free_text
 from lactchain_extras.trl import tasks
 
 STAND_INS = Path(__file__).parent / "stand_ins"
-SUMS = [
-    {
-        "prompt": [{"role": "system", "content": "Add."}, {"role": "user", "content": f"{n}+{n}"}],
-        "reward_spec": {"ground_truth": str(2 * n)},
-        "max_turns": turns,
-    }
-    for n, turns in enumerate((1, 2, 3))
-]
 TEXTARENA = EnvironmentConfig("textarena:Guess-v0", extractor="utterance")
 GEM = EnvironmentConfig("gem:game:Guess-v0", extractor="utterance")
-SKYRL = EnvironmentConfig("skyrl:sums", {"tasks": SUMS}, extractor="utterance")
 GUESSES = FunctionPolicy(lambda text, seed: str(1 + seed % 9), draws=True)
 
 
@@ -40,10 +31,10 @@ def stand_ins(monkeypatch):
     """The stand-ins in the place of the packages, which may be installed."""
     free_text.say_once.cache_clear()
     monkeypatch.syspath_prepend(str(STAND_INS))
-    for name in ("textarena", "gem", "skyrl_gym"):
+    for name in ("textarena", "gem"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield
-    for name in ("textarena", "gem", "skyrl_gym"):
+    for name in ("textarena", "gem"):
         sys.modules.pop(name, None)
 
 
@@ -51,7 +42,7 @@ def world(config):
     return make_language_env(config).env.unwrapped
 
 
-@pytest.mark.parametrize("config", [TEXTARENA, GEM, SKYRL], ids=lambda config: config.id)
+@pytest.mark.parametrize("config", [TEXTARENA, GEM], ids=lambda config: config.id)
 def test_episodes_are_the_same_however_many_are_played_side_by_side(config, stand_ins):
     episodes = [*map(Episode, range(40))]
     alone, together = (Rollouts(config, n).play(GUESSES, episodes) for n in (1, 7))
@@ -155,34 +146,6 @@ def test_in_gem_an_answer_is_an_ending_and_credit_for_a_wrong_one_no_success(sta
     text, reward, terminated, truncated, info = env.step(said)
     assert (reward, terminated, truncated, info["success"]) == (pay, True, False, said == "4")
     assert text == f"2 + 2\n> {said}"
-
-
-def test_in_skyrl_the_seed_chooses_the_row_and_a_last_turn_is_a_time_limit(stand_ins, caplog):
-    env = make_language_env(SKYRL)
-    for seed, ending in ((3, (True, False)), (4, (False, True)), (5, (False, True))):
-        text, _ = env.reset(seed=seed)
-        assert text == f"Add.\n{seed % 3}+{seed % 3}"
-        *_, last = [env.step("7") for _ in range(1 + seed % 3)]
-        assert last[2:4] == ending and not last[4]["success"]
-        env.reset(seed=seed)
-        assert env.step(str(2 * (seed % 3)))[4]["success"]
-    assert not caplog.records
-    untold = make_language_env(replace(SKYRL, id="skyrl:untold"))
-    untold.reset(seed=1)
-    *_, last = [untold.step("7") for _ in range(2)]
-    assert last[2:4] == (True, False)
-    assert "untold: tells no turns" in caplog.records[0].message
-
-
-def test_rows_of_skyrl_may_lie_in_a_file(stand_ins, tmp_path):
-    file = tmp_path / "rows.jsonl"
-    file.write_text("\n".join(map(json.dumps, SUMS)))
-    assert world(replace(SKYRL, kwargs={"tasks": str(file)})).tasks == SUMS
-    for wrong in ("none.jsonl", str(STAND_INS / "gem.py")):
-        with pytest.raises(ConfigError, match="environment.kwargs.tasks: "):
-            world(replace(SKYRL, kwargs={"tasks": wrong}))
-    with pytest.raises(ConfigError, match="expected rows with a prompt"):
-        world(replace(SKYRL, kwargs={}))
 
 
 def test_a_list_of_texts_is_played_one_after_the_other(stand_ins):

@@ -99,7 +99,7 @@ class EnvironmentConfig(Bounded):
     """The world and how it is put into words."""
 
     id: str = "lactchain/GridWorld-v0"
-    """Gymnasium id; or a world of others: openenv:URL, textarena:NAME, gem:NAME, skyrl:NAME."""
+    """Gymnasium id; or a world of others: openenv:URL, textarena:NAME, gem:NAME."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment, such as {size: 6}."""
     template: str | None = None

@@ -1,6 +1,6 @@
-"""Games of TextArena, GEM and SkyRL-gym as Gymnasium environments that speak and hear text.
+"""Games of TextArena and GEM as Gymnasium environments that speak and hear text.
 
-They are played by what they can do, and none of the packages is imported before a world is made.
+They are played by what they can do, and neither package is imported before a world is made.
 What is repaired for all of them:
 
 - **Seeds.** Their dice are the global ones of the process, which whoever plays beside them shakes
@@ -13,13 +13,11 @@ What is repaired for all of them:
 Each class says what else it repairs. What cannot be repaired is said once, in the log.
 """
 
-import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -27,7 +25,7 @@ import numpy as np
 
 from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError
-from lactchain_extras.ecosystems.free_text import HEARD, SAID, say_once, shown, spoken_view
+from lactchain_extras.ecosystems.free_text import HEARD, SAID, shown, spoken_view
 
 ANSWERED = "<｜TERMINAL_STATE｜>"
 """What GEM says to the answer of a question, which has one turn."""
@@ -241,58 +239,6 @@ class GemWorld(ForeignWorld):
         return Reply(text if over else _with_suffix(text, info), reward, over, bool(truncated), won)
 
 
-class SkyRLWorld(ForeignWorld):
-    """An environment of SkyRL-gym, which needs a data set: each row is a task.
-
-    It cannot begin again, so that there is a new one for each episode. Its flag `done` says nothing
-    of the time limit: a conversation that had all its turns, more than one, is cut. The seed
-    chooses the row.
-
-    ## Further arguments
-    - `tasks`: the rows, each with a `prompt` (a conversation) and what else the environment wants,
-      such as `reward_spec`; or a file with one row of JSON a line.
-    """
-
-    package = "skyrl_gym"
-
-    def __init__(
-        self, name: str, tasks: str | Sequence[Mapping[str, Any]] = (), *args: Any, **kwargs: Any
-    ) -> None:
-        self.tasks = _rows(tasks) if isinstance(tasks, str) else list(tasks)
-        if not self.tasks:
-            raise ConfigError(
-                "environment.kwargs.tasks: expected rows with a prompt, or a file of them, got none"
-            )
-        self.task = self.tasks[0]
-        super().__init__(name, *args, **kwargs)
-
-    def begin(self, seed: int) -> str:
-        """Begins the conversation of a row."""
-        self.task = self.tasks[seed % len(self.tasks)]
-        self.game = self._new()
-        prompt, _ = self.game.init([dict(message) for message in self.task["prompt"]])
-        return _joined(prompt)
-
-    def play(self, said: str) -> Reply:
-        """What the environment replies."""
-        told = self.game.step(said)
-        reward, over = float(told["reward"]), bool(told["done"])
-        turns, limit = getattr(self.game, "turns", None), getattr(self.game, "max_turns", None)
-        if turns is None or limit is None:
-            say_once(f"skyrl:{self.name}: tells no turns, so what a limit cuts counts as ended")
-            limit = 1
-        won = reward >= self.success_reward
-        cut = over and limit > 1 and turns >= limit and not won
-        return Reply(_joined(told["observations"]), reward, over, cut, won)
-
-    def _maker(self, make: Callable[..., Any]) -> Callable[[], Any]:
-        def new() -> Any:
-            extras = {name: value for name, value in self.task.items() if name != "prompt"}
-            return make(self.name, **({"env_config": {}, "extras": extras} | self.kwargs))
-
-        return new
-
-
 def _dice(seed: int) -> tuple[Any, Any]:
     """The states of Python's and numpy's generators after this seed."""
     return random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
@@ -300,17 +246,3 @@ def _dice(seed: int) -> tuple[Any, Any]:
 
 def _with_suffix(text: str, info: Mapping[str, Any]) -> str:
     return "\n".join(filter(None, (text, info.get("suffix"))))
-
-
-def _joined(messages: Sequence[Mapping[str, str]]) -> str:
-    return "\n".join(message["content"] for message in messages)
-
-
-def _rows(file: str) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines."""
-    try:
-        return [json.loads(line) for line in Path(file).read_text("utf-8").splitlines() if line]
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"environment.kwargs.tasks: {file}: expected an object of JSON a line, got {error!r}"
-        ) from error

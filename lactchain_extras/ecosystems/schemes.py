@@ -9,5 +9,4 @@ openenv = Scheme(
 )
 textarena = Scheme(f"{_FOREIGN}:TextArenaWorld", "textarena", "textarena")
 gem = Scheme(f"{_FOREIGN}:GemWorld", "gem", "gem-llm")
-skyrl = Scheme(f"{_FOREIGN}:SkyRLWorld", "skyrl_gym", "skyrl-gym")
 minigrid = Scheme("lactchain_extras.minigrid_words:MiniGrid", "minigrid", ".[minigrid]")
