@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from charts import band_chart
+from markupsafe import Markup
 from measuring import ARCHIVE, markdown, put_between, shown, student
 from peer_worlds import WORLDS, bounds
 
 from lactchain.storage.files import read_json, read_json_lines, write_json
-from lactchain_extras.explorer.markup import Markup
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- tables of peers.py -->", "<!-- end of peers.py -->"

@@ -13,7 +13,7 @@ import numpy as np
 from jinja2 import FileSystemLoader
 from markupsafe import Markup
 
-from lactchain_extras.explorer.markup import environment
+from lactchain_extras.explorer.report import environment
 
 shapes = (
     environment.overlay(loader=FileSystemLoader(Path(__file__).parent))

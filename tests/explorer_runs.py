@@ -22,7 +22,7 @@ from lactchain.environments.exact import optimal_chains, optimal_values, shortes
 from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.types import Action
-from lactchain_extras.explorer.recording import write_tables
+from lactchain_extras.explorer.recording import answer_row, write_tables
 
 CONFIG = EnvironmentConfig(
     GRID.id,
@@ -132,11 +132,9 @@ class GridRun:
 
     def _write_inspection(self, number: int) -> None:
         known = self.values.get(number)
-        answers, candidates = [], []
-        for n, trajectory in enumerate(self.played):
-            answers.append(self._answer(n, trajectory, None if known is None else known))
-            unknown = {"score": None} if known is None else {}
-            candidates += [other | unknown for other in self._others(n)]
+        answers = [self._answer(n, played, known) for n, played in enumerate(self.played)]
+        unknown = {"score": None} if known is None else {}
+        candidates = [row | unknown for n in range(len(answers)) for row in self._others(n)]
         meta = {"asked": len(self.states), "of": len(self.states), "sampled": False}
         meta |= {"critic": None if known is None else f"round_{number}/critic/critic"}
         meta |= {"gamma": GAMMA, "discount_per": "action"}
@@ -145,32 +143,23 @@ class GridRun:
 
     def _answer(self, n: int, trajectory, values) -> dict:
         text, after = trajectory.actions[0].text, trajectory.infos[1]
-        ended = trajectory.terminated and len(trajectory) == 1
+        told = answer_row(n, trajectory)
         value = None if values is None else float(values[n])
-        later = 0.0 if values is None or ended else float(values[self.model.row(after["state"])])
+        later = 0.0
+        if values is not None and not told["terminated"]:
+            later = float(values[self.model.row(after["state"])])
         discounted = sum(r * GAMMA**k for k, r in enumerate(after["rewards"]))
-        own = self.judged if values is self.values[1] else None
         q = None if value is None else discounted + GAMMA ** len(after["rewards"]) * later
-        return {
-            "state_id": n,
-            "state": json.dumps(self.states[n]),
-            "text": trajectory.observations[0],
+        return told | {
             "completion": text,
             "tokens": [text[:4], text[4:], "</s>"],
             "probabilities": [0.999, 0.5, 0.9],
-            "actions": after["executed"],
-            "rewards": after["rewards"],
-            "invalid": after["invalid_action"],
-            "next_state": None if ended else json.dumps(after["state"]),
-            "terminated": ended,
             "success": trajectory.terminated,
-            "num_actions": sum(trajectory.num_actions),
-            "return": trajectory.episode_return,
             "value": value,
             "q": q,
             "advantage": None if value is None else q - value,
             "optimal": float(self.optimal[n]),
-            "policy_value": None if own is None else float(own[n]),
+            "policy_value": float(self.judged[n]) if values is self.values[1] else None,
             "shortest": int(self.lengths[n]),
         }
 

@@ -31,8 +31,7 @@ SGLANG_PATHS = {
     "/unload_lora_adapter": VLLM_UNLOAD,
     "/tokenize": VLLM_TOKENIZE,
 }
-NOT_ENABLED = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA."
-SUCCESS = answer(200, {"success": True, "error_message": "", "loaded_adapters": {}})
+ABOUT_ADAPTERS = {"/load_lora_adapter": "already loaded", "/unload_lora_adapter": "does not exist"}
 
 
 def unheard(words: str) -> Answer:
@@ -40,34 +39,21 @@ def unheard(words: str) -> Answer:
     return answer(400, {"error": {"message": words}})
 
 
-def failure(words: str) -> Answer:
-    """What the orders about adapters refuse."""
-    told = {"success": False, "error_message": words, "loaded_adapters": None}
-    return answer(400, told)
-
-
 class SGLang(Engine):
     """As `Engine`; its base goes by the name of its folder."""
 
     async def _route(self, path: str, body: bytes) -> Answer:
-        asked = json.loads(body) if body else {}
+        asked, (path, _, _) = json.loads(body) if body else {}, path.partition("?")
         if wrong := path in SGLANG_PATHS and amiss(asked, SGLANG_PATHS[path]):
             return unheard(wrong)
         if path == "/generate":
             return await self._generate(asked)
-        routes = {
-            "/v1/models": self._models,
-            "/load_lora_adapter": self._load_adapter,
-            "/unload_lora_adapter": self._unload_adapter,
-            "/server_info": self._server_info,
-            "/get_server_info": self._server_info,
-            "/tokenize": self._tokenize,
-        }
-        path, _, _ = path.partition("?")
-        return routes[path](asked) if path in routes else answer(404, {"detail": "Not Found"})
-
-    def _server_info(self, _: dict[str, Any]) -> Answer:
-        return answer(200, {"version": "0.5.stand-in", "internal_states": [{}]})
+        if path in ABOUT_ADAPTERS:
+            return self._order(path, asked)
+        if path in ("/server_info", "/get_server_info"):
+            return answer(200, {"version": "0.5.stand-in", "internal_states": [{}]})
+        known = {"/v1/models": self._models, "/tokenize": self._tokenize}
+        return known[path](asked) if path in known else answer(404, {"detail": "Not Found"})
 
     async def _generate(self, asked: dict[str, Any]) -> Answer:
         adapter, sampling = asked.get("lora_path"), asked["sampling_params"]
@@ -92,41 +78,27 @@ class SGLang(Engine):
         ended, ids = choice["finish_reason"], choice["token_ids"]
         reason = {"type": ended} | ({"matched": ids[-1]} if ended == "stop" else {"length": 8})
         pairs = zip(choice["logprobs"]["token_logprobs"], ids, strict=True)
-        told = {
-            "text": choice["text"],
-            "output_ids": ids,
-            "meta_info": {
-                "id": "a",
-                "finish_reason": reason,
-                "output_token_logprobs": [[value, token, None] for value, token in pairs],
-            },
-        }
+        logprobs = [[value, token, None] for value, token in pairs]
+        about = {"id": "a", "finish_reason": reason, "output_token_logprobs": logprobs}
+        told = {"text": choice["text"], "output_ids": ids, "meta_info": about}
         return told | ({"prompt_token_ids": choice["prompt_token_ids"]} if with_prompt else {})
 
     def _models(self, _: dict[str, Any]) -> Answer:
-        base = {"id": str(self.model), "root": str(self.model), "parent": None}
-        adapters = [{"id": n, "root": p, "parent": base["id"]} for n, p in self.adapters.items()]
-        return answer(200, {"object": "list", "data": [base, *adapters]})
+        told = super()._models(_)[2].decode()
+        return answer(200, told.replace('"base"', json.dumps(str(self.model))))
 
-    def _load_adapter(self, asked: dict[str, Any]) -> Answer:
-        name = asked["lora_name"]
-        if not self.max_rank:
-            return failure(NOT_ENABLED)
-        if name in self.adapters:
-            return failure(f"Failed to load LoRA adapter {name} because it is already loaded")
-        status, _, content = super()._load_adapter(asked)
-        if status != 200:
-            return failure(json.loads(content)["error"]["message"])
-        return SUCCESS
-
-    def _unload_adapter(self, asked: dict[str, Any]) -> Answer:
-        name = asked["lora_name"]
-        if not self.max_rank:
-            return failure(NOT_ENABLED)
-        if name not in self.adapters:
-            return failure(f"LoRA with name {name} does not exist. Loaded LoRAs: ")
-        super()._unload_adapter(asked)
-        return SUCCESS
+    def _order(self, path: str, asked: dict[str, Any]) -> Answer:
+        """Loads or unloads an adapter."""
+        name, loads = asked["lora_name"], path.startswith("/load")
+        wrong = "" if self.max_rank else "LoRA is not enabled. Please set `--enable-lora`"
+        if not wrong and (name in self.adapters) == loads:
+            wrong = f"LoRA {name} {ABOUT_ADAPTERS[path]}"
+        if not wrong:
+            order = super()._load_adapter if loads else super()._unload_adapter
+            status, _, content = order(asked)
+            wrong = "" if status == 200 else json.loads(content)["error"]["message"]
+        told = {"success": not wrong, "error_message": wrong, "loaded_adapters": None}
+        return answer(400 if wrong else 200, told)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +157,7 @@ def test_an_adapter_that_sglang_has_lost_is_given_again_and_unloaded_in_the_end(
 
 def test_an_sglang_without_adapters_says_so_in_its_own_words(sglang, adapters, monkeypatch):
     monkeypatch.setattr(sglang, "max_rank", 0)
-    with pytest.raises(ServerError, match="LoRA is not enabled. Please set `--enable-lora`"):
+    with pytest.raises(ServerError, match="LoRA is not enabled. Please set"):
         ServedActor.from_config(asked_sglang(sglang, adapter=str(adapters[1])), GRAMMAR)
     found = examined(sglang)
     assert [finding.what for finding in found if finding.ok is False] == ["adapters"]

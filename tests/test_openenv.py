@@ -314,25 +314,25 @@ def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
     assert taken.returncode == 2 and "take another, or 0 for a free one" in taken.stderr
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "file:///etc/passwd#",
-        "file:///dev/zero#",
-        "FILE:///etc/passwd",
-        "ftp://127.0.0.1/x",
-        "data:application/json,{}",
-        "http://127.0.0.1:9/#",
-        "http://127.0.0.1:9/?x",
-        "http://user:word@127.0.0.1:9",
-        "http://",
-        "http://127.0.0.1:0",
-        "http://127.0.0.1:port",
-        "http://[::1",
-        "/etc/passwd",
-        "127.0.0.1:8000",
-    ],
-)
+ADDRESSES = [
+    "file:///etc/passwd#",
+    "file:///dev/zero#",
+    "FILE:///etc/passwd",
+    "ftp://127.0.0.1/x",
+    "/etc/passwd",
+    "data:application/json,{}",
+    "http://127.0.0.1:9/#",
+    "http://127.0.0.1:9/?x",
+    "http://127.0.0.1:port",
+    "http://user:word@127.0.0.1:9",
+    "http://",
+    "http://127.0.0.1:0",
+    "http://[::1",
+    "127.0.0.1:8000",
+]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
 def test_only_addresses_of_servers_are_asked(address, monkeypatch):
     monkeypatch.setattr("httpx2.Client", None)
     with pytest.raises(
@@ -357,17 +357,11 @@ def test_other_machines_are_asked_only_where_the_environment_says_so(host, monke
     assert asked == [f"http://{host}:8000/manifest", f"http://{host}:8000/schema"]
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        [1, 2],
-        "text",
-        3,
-        {"action": []},
-        {"action": {"properties": 3}},
-        {"action": {"properties": {"a": 1}}},
-    ],
-)
+ODD = [[1, 2], "text", 3, {"action": []}]
+ODD += [{"action": {"properties": properties}} for properties in (3, {"a": 1})]
+
+
+@pytest.mark.parametrize("told", ODD)
 def test_a_schema_of_any_shape_is_one_line(told):
     pages = dict.fromkeys(("/schema", "/manifest"), told)
     with running(pages) as url, pytest.raises(ConfigError, match="one required text, got fields"):

@@ -124,12 +124,6 @@ def pairs(visit, run, _):
         told = side.locator("h4").inner_text(), side.locator("p").inner_text()
         expected = [getattr(made[0], f"{kind}_{what}") for what in ("value", "return")]
         yield [n for text in told for n in numbers(text)], expected, 4
-    count = [len(run.pairs(number)) for number in (1, 2)]
-    dropped = [read_summary(run, f"round_{n}/simpo")["pairs/dropped_margin"] for n in (1, 2)]
-    shares = [100 * d / (d + c) for d, c in zip(dropped, count, strict=True)]
-    table = cells(visit, "#dropped tbody tr", slice(1, None))
-    yield table[0] + table[2], [*count, *dropped], 6
-    yield table[1], np.ravel([*zip(dropped, np.round(shares, 1), strict=True)]), 6
 
 
 def read_summary(run, name=""):
@@ -144,10 +138,6 @@ def critic(visit, run, _):
         errors = np.subtract(value, exact)
         told = cells(visit, "#by-round tbody tr", slice(1, 3))[number - 1]
         yield told, [np.sqrt((errors**2).mean()), 1 - (errors**2).mean() / np.var(exact)], 3
-    order = np.argsort(-abs(errors), kind="stable")
-    for row, told in zip(order, cells(visit, "#worst tbody tr", slice(1, 5)), strict=False):
-        distance = [*answers.values()][row]["shortest"]
-        yield told, [value[row], exact[row], errors[row], distance], 4
 
 
 def curves(visit, run, other):

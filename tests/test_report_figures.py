@@ -23,8 +23,7 @@ from lactchain.data.evaluations import (
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import open_run
 from lactchain_extras.explorer.inspections import left_out
-from lactchain_extras.explorer.markup import escape
-from lactchain_extras.explorer.report import write_report
+from lactchain_extras.explorer.report import escape, write_report
 from lactchain_extras.explorer.summary import Share, summarise
 from lactchain_extras.explorer.tables import pack
 

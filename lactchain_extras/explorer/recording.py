@@ -90,7 +90,7 @@ class Recorder:
         outcomes = self.rollouts.outcomes(states, actions, self.config.run.seed)
         worth = self._worth([*map(_first_decision, greedy), *outcomes], critic)
         known = zip(self.asked, greedy, self._known(stage), worth, strict=False)
-        answers = [told(e.actions[0]) | _answer(place, e) | k | w for place, e, k, w in known]
+        answers = [told(e.actions[0]) | answer_row(place, e) | k | w for place, e, k, w in known]
         asked = zip(places, candidates, outcomes, worth[len(greedy) :], strict=True)
         write_tables(
             folder,
@@ -271,7 +271,7 @@ def _first_decision(episode: Trajectory) -> Trajectory:
     )
 
 
-def _answer(place: int, episode: Trajectory) -> Row:
+def answer_row(place: int, episode: Trajectory) -> Row:
     """What a greedy episode tells of its start state."""
     start, first, *_ = episode.infos
     ends = len(episode) == 1 and episode.terminated

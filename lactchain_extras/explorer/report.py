@@ -1,31 +1,40 @@
 """`report.html`: a run folder in one page that opens from disk, without network.
 
 Reads only what the folder holds, needs no model, and leaves out what is not there yet, so that a
-running job can be looked at too.
+running job can be looked at too. What is not `Markup` already is escaped. Control characters and
+lone surrogates, which HTML cannot hold, show as backslash escapes.
 """
 
+import base64
+import hashlib
 import json
 import logging
+import math
 import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from importlib.resources import files
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
+import markupsafe
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lactchain.config.parsing import to_yaml
 from lactchain.data.preferences import DROP_REASONS
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import RunView, open_run
+from lactchain.runs.console import plain
 from lactchain.runs.folder import has_stored
 from lactchain.storage.files import atomic_write
 from lactchain.storage.manifests import RUN_FILE, read_run_file
 from lactchain_extras.comparing import FIGURES, figure, known_figures, settings
 from lactchain_extras.explorer.contents import Contents, contents
 from lactchain_extras.explorer.inspections import left_out, token_values
-from lactchain_extras.explorer.markup import assets, environment, escape, static
 from lactchain_extras.explorer.summary import (
     chosen_round,
     state_label,
@@ -46,11 +55,47 @@ COMPARED = {
     "environment steps": ("num_env_steps",),
     "CPU-seconds": ("time/cpu_seconds",),
 }
+VENDOR = ("preact.umd.js", "preact_hooks.umd.js", "htm.umd.js", "uPlot.iife.min.js")
+APP = (
+    "data.js", "scene.js", "parts.js", "charts.js", "episodes.js", "states.js", "pairs.js",
+    "critic.js", "tokens.js", "curves.js", "compare.js", "search.js", "app.js",
+)  # fmt: skip
+# A page that is passed on has to keep them; Apache's is long and known: where it stands will do.
+LICENCES = {"Preact": "preact", "uPlot": "uplot"}
+APACHE = (
+    "htm:\nApache License, Version 2.0: lactchain_extras/explorer/static/vendor/LICENSE.htm.txt"
+)
 SAMPLED = "A sample of {asked:,} of {of:,} start states, in all rounds."
 STATUS, NOW = '<span id="status">{}</span>', "%d %b %Y at %H:%M:%S"
 SCREENS = ["summary", "states", "episodes", "pairs", "critic", "tokens", "curves", "compare"]
 SCREENS += ["search", "run"]
 log = logging.getLogger(__name__)
+
+
+def escape(value: object) -> Markup:
+    """A value as HTML: numbers with four digits or commas, `Markup` as it is, the rest as text."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return Markup("–")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return markupsafe.escape(_visible(value))
+    if isinstance(value, float):
+        value = round(value) if value.is_integer() or abs(value) >= 1e3 else f"{value:.4g}"
+    return Markup((value if isinstance(value, str) else f"{value:,}").replace("-", "−"))
+
+
+def _visible(value: object) -> object:
+    return value if isinstance(value, Markup | Number) else plain(str(value)).plain
+
+
+environment = Environment(
+    loader=PackageLoader("lactchain_extras.explorer"),
+    autoescape=True,
+    finalize=_visible,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+environment.filters["shown"] = escape
 
 
 def write_report(
@@ -99,7 +144,7 @@ def render(
         view=view,
         facts=[*filter(None, facts)],
         summary=summary,
-        words=told["words"] if held.tables["answers"]["state"] else "",
+        words=told["words"] if summary.rounds else "",
         status=_status(view, under_way),
         now=time.strftime(NOW),
         failed_filter=json.dumps({"filter": {"outcome": "failed", "stage": "evaluation"}}),
@@ -140,7 +185,6 @@ def _embedded(
     runs, parts = [view, *beside], view.parts.items()
     # Of very many start states a pipeline asks a few.
     asked = next((found.meta for found in reversed(view.inspections.values())), {})
-    zoo = json.loads(static("zoo.json"))["agents"]
     return {
         "picture": _picture(view),
         "runs": [run.name for run in runs],
@@ -151,10 +195,6 @@ def _embedded(
         "left_out": held.left_out,
         "settings": settings(runs),
         "asked": SAMPLED.format(**asked) if asked.get("sampled") else "",
-        "references": [  # what others reach with classic agents, beside a learning curve
-            {"label": f"zoo's {name}, {steps} steps: {mean:g} ± {spread:g}", "mean": mean}
-            for name, (mean, spread, steps) in zoo.get(str(view.world.get("id")), {}).items()
-        ],
         "words": words(view),
         "valued": {n: found.meta for n, part in parts if (found := token_values(part))},
         "config": to_yaml(view.config),
@@ -195,3 +235,24 @@ def _compared(view: RunView, name: str) -> Any:
         points = zip(*view.curves().get("eval/episode_return", ([], [])), strict=True)
         return dict(points).get((view.summary or {}).get("round"))
     return found
+
+
+@cache
+def assets() -> dict[str, Markup]:
+    """Script and style; the page's policy allows the script by its hash alone."""
+    notices = [f"{name}:\n{static('vendor', f'LICENSE.{f}.txt')}" for name, f in LICENCES.items()]
+    notice = "\n\n".join(notice.replace("*/", "* /").strip() for notice in (*notices, APACHE))
+    libraries, own = (
+        "\n".join(static(folder, name) for name in names)
+        for folder, names in (("vendor", VENDOR), ("app", APP))
+    )
+    script = f'/*! {notice} */\n{libraries}\n(() => {{\n"use strict";\n{own}\n}})();\n'
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    style = static("vendor", "uPlot.min.css") + static("app.css")
+    found = {"script": script, "script_hash": f"sha256-{digest}", "style": style}
+    return {name: Markup(text) for name, text in found.items()}
+
+
+def static(*path: str) -> str:
+    """The text of a file in static/."""
+    return files("lactchain_extras.explorer").joinpath("static", *path).read_text(encoding="utf-8")

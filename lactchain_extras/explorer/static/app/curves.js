@@ -61,16 +61,9 @@ function Metric({ name, weight, log, band }) {
     return runs[0].map((line, n) => drawn(line, stageLabel(line.stage) || name, seriesColour(n, runs[0].length), weight));
   }, [name, weight, band]);
   if (!series.length) return null;
-  const others = /(^|· )(eval|rollout)\/episode_return$/.test(name) ? facts.references.map((other, n) => reference(other, n, series)) : [];
   const isRound = /^(eval|alarm)\//.test(name) && tables.results.length > 0;
   const pick = isRound ? (round) => go("episodes", { filter: { round: String(round) } }) : name.startsWith("simpo ·") ? () => go("pairs") : null;
-  return html`<${Curves} title=${visible(name)} series=${[...series, ...others]} log=${log} xLabel=${isRound ? "round" : "step"} onPick=${pick} />`;
-}
-
-/** A level line: what somebody else reaches. */
-function reference({ label, mean: level }, n, series) {
-  const xs = series.flatMap(({ x }) => x);
-  return { label, x: [Math.min(...xs), Math.max(...xs)], y: [level, level], colour: ["#8a97a5", "#b8862b", "#8b76b8"][n % 3] };
+  return html`<${Curves} title=${visible(name)} series=${series} log=${log} xLabel=${isRound ? "round" : "step"} onPick=${pick} />`;
 }
 
 function drawn({ x, y }, label, colour, weight) {
