@@ -16,7 +16,6 @@ Each class says what else it repairs. What cannot be repaired is said once, in t
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -32,19 +31,13 @@ ANSWERED = "<｜TERMINAL_STATE｜>"
 
 
 class Reply(NamedTuple):
-    """What a game says to a move.
-
-    Attributes:
-        over: whether it takes no more moves.
-        cut: whether that is by its time limit.
-        won: whether the move has won it, unless a time limit has cut it.
-    """
+    """What a game says to a move."""
 
     text: str
     reward: float
-    over: bool = False
-    cut: bool = False
-    won: bool = False
+    over: bool = False  # whether it takes no more moves
+    cut: bool = False  # whether that is by its time limit
+    won: bool = False  # whether the move has won it, unless a time limit has cut it
 
 
 class ForeignWorld(gym.Env[str, str]):
@@ -78,8 +71,14 @@ class ForeignWorld(gym.Env[str, str]):
         self.success = False
         self._said: list[str] = []
         self._dice = _dice(0)
-        self._make = self._maker(import_module(self.package).make)
-        self.game = self._new()
+        make = import_module(self.package).make
+        try:
+            with self._own_dice():
+                self.game = self.made(make)
+        except Exception as error:  # noqa: BLE001  these packages raise whatever they like
+            raise ConfigError(
+                f"environment.id: {self.package} makes no {self.name!r} of {self.kwargs}: {error!r}"
+            ) from error
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -117,18 +116,9 @@ class ForeignWorld(gym.Env[str, str]):
         """What the game replies."""
         raise NotImplementedError
 
-    def _maker(self, make: Callable[..., Any]) -> Callable[[], Any]:
-        return partial(make, self.name, **self.kwargs)
-
-    def _new(self) -> Any:
-        """A game that is made anew."""
-        try:
-            with self._own_dice():
-                return self._make()
-        except Exception as error:  # noqa: BLE001  these packages raise whatever they like
-            raise ConfigError(
-                f"environment.id: {self.package} makes no {self.name!r} of {self.kwargs}: {error!r}"
-            ) from error
+    def made(self, make: Callable[..., Any]) -> Any:
+        """The game, by its package's `make`."""
+        return make(self.name, **self.kwargs)
 
     def _shown(self) -> str:
         said = self._said if self.transcript else self._said[-1:]
@@ -191,16 +181,12 @@ class TextArenaWorld(ForeignWorld):
         limited = state.max_turns is not None and state.turn >= state.max_turns
         return Reply(text, reward, True, limited and not illegal and not won, won)
 
-    def _maker(self, make: Callable[..., Any]) -> Callable[[], Any]:
+    def made(self, make: Callable[..., Any]) -> Any:
         """The game without the wrapper that writes the transcript, where it has one."""
-
-        def new() -> Any:
-            try:
-                return make(f"{self.name}-raw", **self.kwargs)
-            except ValueError:  # a game of one form
-                return make(self.name, **self.kwargs)
-
-        return new
+        try:
+            return make(f"{self.name}-raw", **self.kwargs)
+        except ValueError:  # a game of one form
+            return make(self.name, **self.kwargs)
 
     def _news(self) -> str:
         """What the game has said since it was asked last, without what the player said."""

@@ -108,12 +108,12 @@ def read_inspection(folder: str | Path) -> Inspection:
     """What a run has left in a folder; `DataError` where it is missing, damaged or incomplete."""
     folder, tables = Path(folder), {}
     verify_manifest(folder)
-    for name in SCHEMAS:
-        if (folder / f"{name}.parquet").exists():
-            with parquet.rows_of(folder, "tables of this schema"):
-                table = parquet.read_table(folder / f"{name}.parquet", name, VERSION)
-                tables[name] = table.cast(SCHEMAS[name])
-    return Inspection(read_json(folder / "meta.json"), **tables)
+    meta = read_json(folder / "meta.json")
+    for name in ("decisions",) if "method" in meta else ("answers", "candidates"):
+        with parquet.rows_of(folder, "tables of this schema"):
+            table = parquet.read_table(folder / f"{name}.parquet", name, VERSION)
+            tables[name] = table.cast(SCHEMAS[name])
+    return Inspection(meta, **tables)
 
 
 def is_inspection(folder: str | Path) -> bool:

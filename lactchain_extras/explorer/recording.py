@@ -7,7 +7,6 @@ These are played, and the round's critic reads what they lead to.
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,7 +56,6 @@ MAX_SOLVED = 3_000
 """States whose values are solved for at once, at most: a second or so."""
 
 Row = dict[str, Any]
-log = logging.getLogger(__name__)
 
 UNKNOWN: Row = {"value": None, "q": None, "advantage": None}
 
