@@ -6,7 +6,7 @@ Beside it what a page should say: two seeds of a pipeline on a small grid, read 
 import json
 import shutil
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 
 import pytest
 from explorer_runs import GridRun
@@ -106,6 +106,8 @@ class Folder:
 
     def __init__(self, directory) -> None:
         self.directory = directory
+        for read in (self.results, self.evaluated, self.answers, self.candidates, self.pairs):
+            setattr(self, read.__name__, cache(read))
 
     def stage(self, number, name):
         return self.directory / f"round_{number}/{name}"

@@ -118,6 +118,14 @@ def browser() -> Iterator[Any]:
         yield opened
 
 
+@pytest.fixture(scope="session")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The folders of two seeds of a pipeline without models, which no test may change."""
+    from browser import two_seeds
+
+    return two_seeds(tmp_path_factory.mktemp("seeds"))
+
+
 @pytest.fixture
 def visit(browser: Any, page: Path) -> Iterator[Any]:
     """The `page` of a file's tests, opened from disk; it must have been quiet in the end."""

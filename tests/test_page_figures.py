@@ -5,8 +5,7 @@ import math
 import re
 
 import numpy as np
-import pytest
-from browser import Visit, choose, label, number_of, two_seeds
+from browser import Visit, choose, label, number_of
 from explorer_runs import CONFIG
 
 from lactchain.data.intervals import paired_interval
@@ -14,11 +13,6 @@ from lactchain.runs.run import read_metrics
 from lactchain_extras.explorer.report import write_report
 
 NUMBER = re.compile(r"[+−]?\d[\d,]*(?:\.\d+)?")
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return two_seeds(tmp_path_factory.mktemp("runs"))
 
 
 def numbers(text):
@@ -181,11 +175,11 @@ def stages(visit, run, _):
             yield numbers(minutes), [(times[-1] - times[0]) / 60], 3
 
 
-def test_a_hundred_numbers_on_all_screens_are_those_of_the_files(browser, runs, tmp_path):
-    page = write_report(runs[0].directory, tmp_path / "page.html", [runs[1].directory])
+def test_a_hundred_numbers_on_all_screens_are_those_of_the_files(browser, seeds, tmp_path):
+    page = write_report(seeds[0].directory, tmp_path / "page.html", [seeds[1].directory])
     visit, differing, count = Visit(browser, page), [], 0
     for screen in (summary, states, episodes, pairs, critic, curves, compare, stages):
-        for told, values, digits in screen(visit, *runs):
+        for told, values, digits in screen(visit, *seeds):
             expected = [float(f"{value:.{digits}g}") for value in values]
             assert len(told) == len(expected), (screen.__name__, told, expected)
             count += len(told)

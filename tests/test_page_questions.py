@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 
 import pytest
-from browser import label, number_of, shown, two_seeds
+from browser import label, number_of, shown
 
 from lactchain.data.evaluations import loops
 from lactchain.data.preferences import DROP_REASONS
@@ -373,19 +373,14 @@ TWELVE = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return two_seeds(tmp_path_factory.mktemp("runs"))
-
-
-@pytest.fixture(scope="module")
-def page(runs, browser):
-    path = write_report(runs[0].directory, beside=[runs[1].directory])
+def page(seeds, browser):
+    path = write_report(seeds[0].directory, beside=[seeds[1].directory])
     return browser.new_page(viewport={"width": 1400, "height": 900}), path
 
 
 @pytest.mark.parametrize("question", [*TEN, *TWELVE])
-def test_a_question_is_answered_in_three_clicks(page, runs, question):
-    (TEN | TWELVE)[question](Visitor(*page), *runs)
+def test_a_question_is_answered_in_three_clicks(page, seeds, question):
+    (TEN | TWELVE)[question](Visitor(*page), *seeds)
 
 
 def test_these_are_the_questions_of_the_documentation(root):
@@ -405,11 +400,11 @@ def beside(*views):
     return episodes, {known[n] for run, n in said if run}, held.left_out
 
 
-def test_what_is_compared_at_first_is_what_each_run_ended_with(runs, tmp_path, monkeypatch):
-    shutil.copytree(runs[1].directory, tmp_path / "undone")
+def test_what_is_compared_at_first_is_what_each_run_ended_with(seeds, tmp_path, monkeypatch):
+    shutil.copytree(seeds[1].directory, tmp_path / "undone")
     summary = read_summary(tmp_path / "undone") | {"round": 1}  # its last round was not kept
     write_with_manifest(tmp_path / "undone/summary.json", json.dumps(summary).encode(), {})
-    one, two = open_run(runs[0].directory), open_run(tmp_path / "undone")
+    one, two = open_run(seeds[0].directory), open_run(tmp_path / "undone")
     told = re.search(r'id="facts">(.*?)</script>', render(one, [two]))[1]
     assert json.loads(told)["chosen"] == [2, 1]
     episodes, _, left_out = beside(one, two)
@@ -420,10 +415,10 @@ def test_what_is_compared_at_first_is_what_each_run_ended_with(runs, tmp_path, m
     assert beside(one, two)[0] == episodes[:288]
 
 
-def test_where_room_is_short_the_states_that_end_differently_come_first(runs, monkeypatch):
+def test_where_room_is_short_the_states_that_end_differently_come_first(seeds, monkeypatch):
     monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_BYTES_BESIDE", 20_000)
-    episodes, candidates, told = beside(*(open_run(run.directory) for run in runs))
-    one, two = map(solved, runs)
+    episodes, candidates, told = beside(*(open_run(run.directory) for run in seeds))
+    one, two = map(solved, seeds)
     differing = {state for state in one if one[state] != two[state]}
     states = {state for _, state in episodes}
     assert 0 < len(states) < len(differing) and candidates == states <= differing
