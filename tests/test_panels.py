@@ -24,8 +24,7 @@ from lactchain.storage.files import read_json, seal, unseal, write_json, write_s
 from lactchain.types import FunctionPolicy
 from lactchain.worlds.gridworld import GridTables
 from lactchain_extras import panels, trl
-from lactchain_extras.ecosystems.openenv_server import Served
-from lactchain_extras.ecosystems.sessions import Session
+from lactchain_extras.ecosystems.openenv_server import Served, Session
 from lactchain_extras.stages.panel import PanelConfig
 
 SHIPPED = sorted(file.stem for file in (CONFIGS / "panel").glob("*.yaml"))
