@@ -8,7 +8,7 @@ import other_worlds  # noqa: F401  (registers them)
 import pytest
 from script_setups import PREFERENCES, SHAPE, config_of, run_here
 
-from lactchain.config.parsing import parse
+from lactchain.config.parsing import parse, with_values
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.base_models import corpus
 from lactchain.data.rollouts import Rollouts
@@ -20,7 +20,7 @@ from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.sizing import RULES, fill, is_null, with_value
+from lactchain.stages.sizing import RULES, fill, is_null
 from lactchain.stages.train_bc import BehaviorConfig
 from lactchain.stages.world_facts import (
     BY_PLAY,
@@ -136,17 +136,17 @@ def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
 def test_a_null_that_no_rule_stands_for_is_refused_in_every_script(weights, tmp_path):
     epochs, length = "critic.training.num_epochs", "environment.max_chain_length"
     critic = config_of("train_critic", weights, tmp_path / "critic")
-    critic = with_value(critic, "critic.gamma", None)
+    critic = with_values(critic, {"critic.gamma": None})
     pipeline = config_of("run_pipeline", tmp_path, tmp_path / "run")
-    unfilled = with_value(preset("--run.run_dir", str(tmp_path / "run")), epochs, None)
+    unfilled = with_values(preset("--run.run_dir", str(tmp_path / "run")), {epochs: None})
     for key, refuse in (
         (epochs, lambda: run_pipeline.sized(unfilled)),
-        (epochs, lambda: run_pipeline.sized(with_value(pipeline, epochs, None))),
+        (epochs, lambda: run_pipeline.sized(with_values(pipeline, {epochs: None}))),
         (length, lambda: play.main(PlayConfig(GRID))),
         (length, lambda: prepare_weights.main(PrepareWeightsConfig(str(tmp_path), SHAPE, GRID))),
         (
             "critic.gamma",
-            lambda: run_here("train_critic", with_value(critic, "critic.gamma", None)),
+            lambda: run_here("train_critic", with_values(critic, {"critic.gamma": None})),
         ),
     ):
         with pytest.raises(ConfigError, match=f"{key}: expected a number"):
@@ -163,11 +163,10 @@ def test_the_words_of_the_longest_chain_of_a_maze_find_room():
 
 
 def test_a_chain_finds_room_by_the_tokenizer_of_a_model_that_is_there(weights, tmp_path):
-    given = with_value(
-        replace(preset(), tiny=None), "environment.action_names", ["go on, straight on", "about"]
-    )
+    words = {"environment.action_names": ["go on, straight on", "about"]}
+    given = with_values(replace(preset(), tiny=None), words)
     filled = [
-        fill(with_value(given, "actor.model", model), measure_world(GRID), 1)[0].actor
+        fill(with_values(given, {"actor.model": model}), measure_world(GRID), 1)[0].actor
         for model in (str(weights / "actor"), str(tmp_path / "none"))
     ]
     tokenizer = load_own_tokenizer(filled[0])
@@ -203,7 +202,7 @@ def test_the_more_ways_differ_the_more_of_them_are_cloned(world, num_ways, num_c
     behavior = fill(preset(), size, processes=1)[0].warm_start.behavior
     found = size.num_ways, behavior.num_chains, behavior.competent_fraction
     assert found == (num_ways, num_chains, share)
-    speaking = with_value(preset(), "environment.template", None)
+    speaking = with_values(preset(), {"environment.template": None})
     assert fill(speaking, size, processes=1)[0].warm_start.behavior.competent_fraction == 1.0
 
 
@@ -254,4 +253,4 @@ def test_a_run_goes_on_with_the_numbers_that_it_began_with(tmp_path):
         write_with_manifest(tmp_path / "sizes.json", json.dumps(kept).encode(), {})
         again = run_pipeline.sized(config, run)
     assert first.critic.config.gamma == 0.8
-    assert again == with_value(first, "critic.config.gamma", 0.5)
+    assert again == with_values(first, {"critic.config.gamma": 0.5})

@@ -96,8 +96,8 @@ def test_two_values_of_one_name_are_refused(tmp_path):
     for text, told in (
         ("run: {seed: 1}\nrun: {seed: 2}\n", "run twice"),
         ("run: {seed: 1, seed: 2}\n", "seed twice"),
-        ("1: 2\n", "1 where a name is expected"),
-        ("on: 3\n", "True where a name is expected"),
+        ("1: 2\n", "expected a name, got 1;"),
+        ("on: 3\n", "expected a name, got True;"),
     ):
         (tmp_path / "c.yaml").write_text(text)
         with pytest.raises(ConfigError, match=told):

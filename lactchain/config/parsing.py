@@ -9,13 +9,12 @@ for values that make no sense.
 import argparse
 import difflib
 import functools
-import json
 import re
 import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -27,7 +26,6 @@ from lactchain.errors import ConfigError
 
 Config = TypeVar("Config")
 
-LISTS = (list[str], tuple[str, ...])
 SAID = {"--import": "the name of a module", "--workers": "ray:N"}
 """Options of a command that are no settings, and what follows them."""
 
@@ -65,14 +63,11 @@ def parse(
     _, argv = take_switch(argv, "--inexact")
     for name in SAID:
         _, argv = take_words(argv, name)
-    argv = _with_lists(config_class, argv)
     parser = _parser(config_class, description)
     in_files: dict[str, Any] = {}
     known = set(keys(config_class))
     for path in [value for name, value in _options(argv) if name == "config" and value]:
-        content = load(path)
-        _check_is_of(config_class, content, path)
-        found = dict(_flatten(content))
+        found = dict(_flatten(load(path)))
         _check(found.items(), known)
         in_files |= found
     _check(_options(argv), known)
@@ -126,6 +121,20 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
     flat_a, flat_b = dict(_flatten(a)), dict(_flatten(b))
     pairs = {key: (flat_a.get(key), flat_b.get(key)) for key in flat_a | flat_b}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
+    """The config with other values of dotted fields, all at once: they are judged as a whole."""
+    changes: dict[str, Any] = {}
+    nested: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        head, _, rest = name.partition(".")
+        if rest:
+            nested.setdefault(head, {})[rest] = value
+        else:
+            changes[head] = value
+    changes |= {head: with_values(getattr(config, head), part) for head, part in nested.items()}
+    return replace(config, **changes)
 
 
 def take_switch(argv: Sequence[str], name: str) -> tuple[bool, list[str]]:
@@ -186,43 +195,6 @@ def _check(found: Iterable[tuple[str, Any]], known: Set[str]) -> None:
         _check([(f"{key}.{name}", part) for name, part in (settings or {}).items()], known)
 
 
-def _check_is_of(config_class: type, content: Mapping[str, Any], path: str) -> None:
-    """Refuses a file of another command, which shows by several keys that this one has not."""
-    strange = [*_strange(config_class, content)]
-    if len(strange) > 1:
-        raise ConfigError(
-            f"{path}: {strange[0]} and {len(strange) - 1} more: no such keys; it looks like a file "
-            "of another command"
-        )
-
-
-def _strange(config_class: type, content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    annotations = typing.get_type_hints(config_class)
-    for name, value in content.items():
-        annotation = annotations.get(name)
-        nested = _nested_class(annotation)
-        if nested and isinstance(value, Mapping):
-            yield from _strange(nested, value, f"{prefix}{name}.")
-        elif "." not in name and (
-            annotation is None
-            or (isinstance(value, Mapping) and not re.search("dict|Any", str(annotation)))
-        ):
-            yield f"{prefix}{name}"
-
-
-def _with_lists(config_class: type, argv: Sequence[str]) -> list[str]:
-    """The arguments of a command, with a list of one text in the place of a text alone."""
-    texts, found = {key for key, kind in _kinds(config_class) if kind in LISTS}, [*argv]
-    for place, word in enumerate(found):
-        name, equals, value = word.removeprefix("--").partition("=")
-        if name not in texts or not word.startswith("--"):
-            continue
-        value = value if equals else "".join(found[place + 1 : place + 2])
-        if value and not value.startswith(("[", "-")) and value != "null":
-            found[place : place + (1 if equals else 2)] = [f"--{name}=[{json.dumps(value)}]"]
-    return found
-
-
 def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in mapping.items():
         if isinstance(value, Mapping):
@@ -278,18 +250,14 @@ def _restore_texts(value: Any, key: str, texts: Mapping[str, str]) -> Any:
     return value
 
 
-def _kinds(config_class: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The dotted keys of a config class, and what they are annotated with."""
-    hints = typing.get_type_hints(config_class)
-    for name in (item.name for item in fields(config_class)):
-        yield f"{prefix}{name}", hints[name]
-        if nested := _nested_class(hints[name]):
-            yield from _kinds(nested, f"{prefix}{name}.")
-
-
-def keys(config_class: type) -> list[str]:
+def keys(config_class: type, prefix: str = "") -> list[str]:
     """The dotted keys of a config class, and of those in it."""
-    return [key for key, _ in _kinds(config_class)]
+    hints, found = typing.get_type_hints(config_class), []
+    for item in fields(config_class):
+        found.append(f"{prefix}{item.name}")
+        if nested := _nested_class(hints[item.name]):
+            found += keys(nested, f"{found[-1]}.")
+    return found
 
 
 def _near(key: str, known: Sequence[str]) -> list[str]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
+from lactchain.config.parsing import with_values
 from lactchain.errors import ConfigError
 
 Config = TypeVar("Config")
@@ -111,17 +112,3 @@ def with_tunables(config: Config, values: Mapping[str, float]) -> Config:
         return with_values(config, values)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def with_values(config: Config, values: Mapping[str, Any]) -> Config:
-    """The config with several dotted names set at once: combinations are judged as a whole."""
-    changes: dict[str, Any] = {}
-    nested: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        head, _, rest = name.partition(".")
-        if rest:
-            nested.setdefault(head, {})[rest] = value
-        else:
-            changes[head] = value
-    changes |= {head: with_values(getattr(config, head), inner) for head, inner in nested.items()}
-    return replace(config, **changes)

@@ -14,17 +14,12 @@ import yaml
 from lactchain.errors import ConfigError
 
 MOST_CHARACTERS, MOST_VALUES, MOST_LEVELS = 500_000, 20_000, 50
-CLASS = "class_path"
 MOST_SHOWN = 600
 """Characters of what somebody gave, in a line that says what is wrong with it."""
 
 
-class TooMuch(yaml.YAMLError):
-    """More than any settings hold."""
-
-
-class Unreadable(yaml.YAMLError):
-    """A value that is not of the kind that its tag says, such as `!!timestamp x`."""
+class Refused(yaml.YAMLError):
+    """More than any settings hold, or a value that is not what its tag says: `!!timestamp x`."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -32,7 +27,7 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         if len(text) > MOST_CHARACTERS:
-            raise TooMuch(f"expected at most {MOST_CHARACTERS:,} characters, got {len(text):,}")
+            raise Refused(f"expected at most {MOST_CHARACTERS:,} characters, got {len(text):,}")
         super().__init__(text)
         self._values = self._levels = 0
 
@@ -41,17 +36,20 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_document(node)
         except (AttributeError, LookupError, TypeError) as error:
-            raise Unreadable(f"a value that is not what its tag says ({error})") from error
+            raise Refused(
+                f"expected YAML, got a value that is not what its tag says ({error})"
+            ) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
         """A mapping of names; of two values of one name PyYAML would take the last, unseen."""
         found = super().construct_mapping(node, deep)
         for name in found:
             if not isinstance(name, str):
-                raise Unreadable(f"{name!r} where a name is expected; in quotes it is one")
-        if len(found) < len(node.value):
-            names = [key.value for key, _ in node.value]
-            raise Unreadable(f"{next(n for n in names if names.count(n) > 1)} twice; leave one out")
+                raise Refused(f"expected a name, got {name!r}; in quotes it is one")
+        names = [key.value for key, _ in node.value]
+        if len(found) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise Refused(f"expected each name once, got {twice} twice; leave one out")
         return found
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
@@ -59,11 +57,11 @@ class _Loader(yaml.SafeLoader):
         self._values += 1
         self._levels += 1
         if self._values > MOST_VALUES:
-            raise TooMuch(f"expected at most {MOST_VALUES:,} values, got more")
+            raise Refused(f"expected at most {MOST_VALUES:,} values, got more")
         if self._levels > MOST_LEVELS:
-            raise TooMuch(f"expected at most {MOST_LEVELS} levels, got more")
+            raise Refused(f"expected at most {MOST_LEVELS} levels, got more")
         if self.check_event(yaml.AliasEvent) and self.peek_event().anchor in self.anchors:
-            raise TooMuch(f"expected the value itself, got its alias *{self.peek_event().anchor}")
+            raise Refused(f"expected the value itself, got its alias *{self.peek_event().anchor}")
         node = super().compose_node(parent, index)
         self._levels -= 1
         return node
@@ -100,8 +98,8 @@ def load(path: str | Path) -> dict[str, Any]:
         loaded = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
         raise ConfigError(f"{shown}: expected a YAML file, got {error.strerror}") from error
-    except TooMuch as error:
-        raise ConfigError(f"{shown}: {error}") from error
+    except Refused as error:
+        raise ConfigError(f"{shown}: {in_short(str(error))}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{shown}: expected YAML, got {in_short(str(error))}") from error
     if not isinstance(loaded, dict):
@@ -128,7 +126,7 @@ def check_value(key: str, value: Any) -> None:
         raise ConfigError(f"{in_short(key)}: expected a text without the character 0")
     elif isinstance(value, str) and (inner := read_text(key, value)) != value:
         check_value(key, inner)
-    if key.endswith(f".{CLASS}"):
+    if key.endswith(".class_path"):
         raise ConfigError(f"{in_short(key)}: expected settings, got the name of a class")
 
 
@@ -136,10 +134,8 @@ def read_text(key: str, text: str) -> Any:
     """What a text is as YAML: itself, as a rule; `ConfigError` where there is too much in it."""
     try:
         return yaml.load(text, Loader=_Loader)
-    except TooMuch as error:
-        raise ConfigError(f"{in_short(key)}: {error}") from error
-    except Unreadable as error:
-        raise ConfigError(f"{in_short(key)}: expected YAML, got {in_short(str(error))}") from error
+    except Refused as error:
+        raise ConfigError(f"{in_short(key)}: {in_short(str(error))}") from error
     except (yaml.YAMLError, ValueError):
         return text
 

@@ -8,10 +8,10 @@ plays every world. `run_pipeline` prints what was set, and keeps it in RUN/sizes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from lactchain.config.parsing import with_values
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.stages.world_facts import BY_MODEL, WorldFacts, gamma_of
@@ -243,7 +243,7 @@ def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dic
     for rule in RULES:
         if is_null(config, rule.key):
             value = rule.value(world, config, processes)
-            config = with_value(config, rule.key, value)
+            config = with_values(config, {rule.key: value})
             chosen[rule.key] = value
     return config, chosen
 
@@ -256,18 +256,3 @@ def is_null(config: Any, key: str) -> bool:
         if config is None:
             return False
     return getattr(config, name) is None
-
-
-def with_value(config: Config, key: str, value: Any) -> Config:
-    """The configuration with another value of a dotted setting."""
-    name, _, rest = key.partition(".")
-    return replace(
-        config, **{name: with_value(getattr(config, name), rest, value) if rest else value}
-    )
-
-
-def with_values(config: Config, values: Mapping[str, Any]) -> Config:
-    """The configuration with other values of dotted settings."""
-    for key, value in values.items():
-        config = with_value(config, key, value)
-    return config
