@@ -13,7 +13,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import jsonargparse
 import yaml
 
-from lactchain.config.yaml_texts import check_value, in_short, load, read_text, to_yaml
+from lactchain.config.yaml_texts import check_value, in_short, load, to_yaml
 from lactchain.errors import ConfigError
 
 Config = TypeVar("Config")
@@ -65,7 +65,7 @@ def parse(
         _, argv = take_words(argv, name)
     parser = _parser(config_class, description)
     in_files: dict[str, Any] = {}
-    known = set(keys(config_class))
+    known = keys(config_class)
     for path in [value for name, value in _options(argv) if name == "config" and value]:
         found = dict(_flatten(load(path)))
         _check(found.items(), known)
@@ -74,7 +74,7 @@ def parse(
     try:
         namespace = parser.parse_args(argv)
     except argparse.ArgumentError as error:
-        raise ConfigError(in_short(_explain(str(error), config_class))) from error
+        raise ConfigError(in_short(_explain(str(error)))) from error
     typed = {name for name, _ in _options(argv)}
     texts = {
         key: value
@@ -181,18 +181,21 @@ def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name.removeprefix("--"), value if equals else following
 
 
-def _check(found: Iterable[tuple[str, Any]], known: Set[str]) -> None:
-    """Refuses values that jsonargparse would take for more, such as other files and code."""
-    parts = {key.rpartition(".")[0] for key in known} - {""}
+def _check(found: Iterable[tuple[str, Any]], known: Sequence[str]) -> None:
+    """Refuses keys that are none, and values that jsonargparse would take for files or code."""
+    parts = {key.rpartition(".")[0] for key in known}
+    leaves = [key for key in known if key not in parts]
     for key, value in found:
-        if key not in parts:
-            check_value(key, value)
+        if key in ("config", "help", "print_config"):
             continue
-        settings = read_text(key, value) if isinstance(value, str) else value
-        if not isinstance(settings, Mapping | None):
-            got = in_short(str(value))
-            raise ConfigError(f"{key}: expected a mapping of settings, got {got}")
-        _check([(f"{key}.{name}", part) for name, part in (settings or {}).items()], known)
+        if key not in known and not any(key.startswith(f"{leaf}.") for leaf in leaves):
+            near = _near(key, known)
+            mend = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ConfigError(in_short(f"{key}: no such key{mend}"))
+        check_value(key, value)
+        if key in parts and value not in (None, "null"):
+            below, got = f"settings below it, such as --{key}.NAME", in_short(str(value))
+            raise ConfigError(f"{key}: expected {below}, got {got}")
 
 
 def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -269,18 +272,11 @@ def _near(key: str, known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*ending, *difflib.get_close_matches(key, known, n=3), *same]))[:3]
 
 
-def _explain(message: str, config_class: type) -> str:
+def _explain(message: str) -> str:
     """One line out of jsonargparse's several: which key, what was expected, what it got."""
     path = ".".join(re.findall(r'Parser key "([^"]+)"', message))
-    unknown = re.search(
-        r"(?:unrecognized arguments: --|accept option '|Option ')([\w.-]+)", message
-    )
-    if unknown:
-        group = re.search(r"Group '([^']+)'", message)
-        parents = [path] if path else [group[1]] if group else []
-        key = ".".join([*parents, unknown[1]])
-        near = _near(key, keys(config_class))
-        return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    if path and (option := re.search(r"Option '(.+?)' is not accepted", message)):
+        return f"{path}.{option[1]}: no such key"
     told = " ".join(message.split())
     if told == "Unexpected config:":
         return "--config: expected the name of a configuration, or a file, got nothing"

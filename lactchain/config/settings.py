@@ -31,9 +31,6 @@ from lactchain.config.tunable import tunable
 
 Config = TypeVar("Config")
 
-SERVER_URL = re.compile(r"https?://[^/\s?#]+[^\s?#]*")
-"""Where a server is: a host, perhaps a port, perhaps a path."""
-
 
 def check(condition: bool, name: str, expected: str, value: object) -> None:
     """Raises the `ValueError` of a config field unless the condition holds."""
@@ -191,7 +188,8 @@ class ServedConfig(Bounded):
         for url in self.urls:
             hides = "none with a password: give the key by LACTCHAIN_SERVER_KEY"
             check("@" not in url, "urls", hides, url.rpartition("@")[2])
-            check(bool(SERVER_URL.fullmatch(url)), "urls", "http(s)://host:port", url)
+            is_server = re.fullmatch(r"https?://[^/\s?#]+[^\s?#]*", url) is not None
+            check(is_server, "urls", "http(s)://host:port", url)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,6 @@
 import difflib
 from collections.abc import Sequence
 
-_ROLE = "You are in a grid world and see your position, the way you face, and the goal. "
-_TASK = (
-    "Propose the sequence of moves that brings you to the goal. Each move is one of: {actions}. "
-    "Use at most {max_chain_length} moves. "
-)
-
 STRATEGIES: dict[str, str] = {
     "none": "",
     "direct": (
@@ -20,8 +14,10 @@ STRATEGIES: dict[str, str] = {
         "{max_chain_length} of them. Answer with a JSON list of moves and nothing after it."
     ),
     "explain": (
-        _ROLE + _TASK + 'Answer with a JSON object and nothing after it: {"explain": "one sentence '
-        'on why", "moves": ["move", "move"]}'
+        "You are in a grid world and see your position, the way you face, and the goal. Propose "
+        "the sequence of moves that brings you to the goal. Each move is one of: {actions}. Use at "
+        'most {max_chain_length} moves. Answer with a JSON object and nothing after it: {"explain":'
+        ' "one sentence on why", "moves": ["move", "move"]}'
     ),
     "code": (
         "Write the code that solves the task below. Answer with one fenced code block and nothing "
