@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from plots import LINE_COLOURS, Axes, Markup, padded, shapes
+
+from lactchain_extras.explorer.plots import LINE_COLOURS, Axes, Markup, padded, shapes
 
 Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """x, middle, low, high; a limit that is NaN leaves the line alone."""

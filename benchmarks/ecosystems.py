@@ -137,13 +137,13 @@ def measure_equality(num_episodes: int) -> None:
 
 def measure_slow(seconds: float, num_sessions: int, num_steps: int) -> None:
     """Rates of many sessions over that of one, of a world that waits and of one that computes."""
-    for kind in ("waits", "computes"):
+    for kind, processes in (("waits", 1), ("computes", 1), ("computes", 2)):
         words = ["--environment.id", "ecosystems:benchmark/Slow-v0"]
         words += ["--environment.kwargs", json.dumps({kind: seconds})]
-        words += ["--environment.max_chain_length", "1"]
+        words += ["--environment.max_chain_length", "1", "--num_processes", str(processes)]
         with serving(*words) as url:
             alone, many = rate(url, 1, 2 * num_steps, 1), rate(url, num_sessions, num_steps, 1)
-            print(f"a step that {kind} for {1000 * seconds:.0f} ms:", end="")
+            print(f"a step that {kind} for {1000 * seconds:.0f} ms, {processes} processes:", end="")
             print(f" {num_sessions} sessions over one: {many / alone:.2f} x ({alone:.0f}/s alone)")
             if kind == "waits":
                 took = []

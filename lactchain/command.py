@@ -29,7 +29,18 @@ USAGE = """usage: lactchain COMMAND [--config NAME|FILE ...] [--key value ...]
 
 `lactchain quickstart` runs the whole recipe with tiny models on two processes: a few minutes.
 `lactchain COMMAND --help` shows what a command reads, writes, and lets you set. `lactchain configs`
-prints the folder of the shipped configurations, `lactchain --version` the version.
+prints the folder of the shipped configurations, `lactchain --version` the version, and
+`eval "$(lactchain completion)"` lets bash complete the names of commands and configurations.
+"""
+COMPLETION = """_lactchain() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" names="" files="-f"
+  if [ "$COMP_CWORD" = 1 ]; then names="{commands}" files=""
+  elif [ "${{COMP_WORDS[COMP_CWORD - 1]}}" = --config ]; then
+    names=$(basename -s .yaml "{configs}/${{COMP_WORDS[1]}}"/*.yaml)
+  fi
+  COMPREPLY=($(compgen $files -W "$names" -- "$word"))
+}}
+complete -o filenames -F _lactchain lactchain
 """
 FIRST = {"report": "--run_dir", "doctor": "--url", "panel": "--environment.id"}
 """The option that a command's first word is of; else it is a configuration."""
@@ -54,6 +65,7 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or ["--help"]
     told = {"-h": overview, "--help": overview, "configs": lambda: f"{CONFIGS}\n"}
     told["--version"] = lambda: f"{metadata.version('lactchain')}\n"
+    told["completion"] = completion
     guard_streams()
     if name in told:
         sys.stdout.write(told[name]())
@@ -75,6 +87,12 @@ def overview() -> str:
 def says(file: Path) -> str:
     """What a script does: the first line of its docstring, read and not run."""
     return ast.get_docstring(ast.parse(file.read_text("utf-8"))).partition("\n")[0]
+
+
+def completion() -> str:
+    """What bash evaluates to complete commands, configurations and files."""
+    commands = " ".join(["quickstart", "configs", "completion", *scripts()])
+    return COMPLETION.format(commands=commands, configs=CONFIGS)
 
 
 def run(name: str, arguments: Sequence[str]) -> None:

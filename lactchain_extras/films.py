@@ -148,8 +148,8 @@ def _picture(frames: Mapping[str, Frame]) -> Image.Image:
     height = max(pixels.height for pixels in drawn) + top + MARGIN
     whole = Image.new("RGB", (sum(widths), height), "white")
     draw = ImageDraw.Draw(whole)
-    for (name, frame), pixels, width in zip(frames.items(), drawn, widths, strict=True):
-        whole.paste(pixels, (left + (width - pixels.width) // 2, top))
+    for (name, frame), image, width in zip(frames.items(), drawn, widths, strict=True):
+        whole.paste(image, (left + (width - image.width) // 2, top))
         for line, (text, colour) in enumerate(((name, "#1f2933"), (frame.caption, "#52606d"))):
             place = left + MARGIN, MARGIN / 2 + line * LINE_HEIGHT
             draw.text(place, _fitting(text, width - 2 * MARGIN, font), colour, font)

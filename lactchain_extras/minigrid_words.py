@@ -19,7 +19,6 @@ import numpy as np
 from gymnasium import spaces
 from minigrid.core.constants import COLOR_NAMES
 from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
-from minigrid.minigrid_env import MiniGridEnv
 from minigrid.utils.baby_ai_bot import BabyAIBot, DisappearedBoxError
 
 from lactchain.environments.faults import at_least_one
@@ -28,12 +27,11 @@ from lactchain.environments.scripted import RandomChains, RowPolicy
 from lactchain.environments.views import State, TextView, reset_into
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain_extras.balrog_levels import MIXED, MixedLocal
+from lactchain_extras.minigrid_sight import STEPS, seen
 
 ACTION_NAMES = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
 """Those of BALROG, in MiniGrid's order. BabyAI's levels have no use for the last one."""
 FACING = ("east", "south", "west", "north")
-STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))
-"""(dx, dy) of the directions, which MiniGrid numbers so."""
 FAILURES_OF_THE_BOT = (
     AssertionError, AttributeError, DisappearedBoxError, LookupError, TypeError, ValueError,
 )  # fmt: skip
@@ -207,21 +205,6 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, obj
         "left": _free(walls, -1, far // 2),
         "right": _free(walls, 1, far // 2),
     }
-
-
-def seen(level: MiniGridEnv) -> tuple[list[tuple[int, int, Any]], set[tuple[int, int]]]:
-    """What is seen but for floor, the nearest first, and walls; cells ahead and to the right."""
-    view, visible = level.gen_obs_grid()  # the agent is in the middle of the last row
-    things, walls = [], set()
-    for x, y in np.argwhere(visible).tolist():
-        cell, ahead, right = view.get(x, y), view.height - 1 - y, x - view.width // 2
-        if cell is None or cell.type == "floor" or not (ahead or right):
-            continue  # what lies under the agent is not seen
-        if cell.type == "wall":
-            walls.add((ahead, right))
-        else:
-            things.append((ahead, right, cell))
-    return sorted(things, key=lambda thing: (thing[0] + abs(thing[1]), *thing[:2])), walls
 
 
 def _free(walls: set[tuple[int, int]], side: int, far: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes")
 
 
 def read_h5_transitions(path: str | Path) -> TransitionData:
-    """A file that d3rlpy has dumped, from its version 2.1 on.
+    """A file that d3rlpy has dumped, by its version 1 (as its data sets are) or from 2.1 on.
 
     It holds no state after a cut, so the last step of a cut episode is dropped.
 
@@ -104,12 +105,14 @@ def read_h5_transitions(path: str | Path) -> TransitionData:
         raise DataError(f"{path}: no such file")
     try:
         with h5py.File(path, "r") as file:
-            if "num_episodes" not in file:
-                raise DataError(
-                    f"{path}: expected a file of d3rlpy 2.1 or later, found no num_episodes in it;"
-                    " load it by d3rlpy and dump it again, or take the data set from Minari"
-                )
-            return from_episodes(_episodes_of_d3rlpy(file, str(path)), str(path))
+            if "num_episodes" in file:
+                return from_episodes(_episodes_of_d3rlpy(file, str(path)), str(path))
+            if "episode_terminals" in file and "version" in file:
+                return from_episodes(_episodes_of_d3rlpy_1(file, str(path)), str(path))
+            raise DataError(
+                f"{path}: expected a file of d3rlpy 1, or of 2.1 or later, found no num_episodes in"
+                " it; load it by d3rlpy and dump it again, or take the data set from Minari"
+            )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: expected an HDF5 file of d3rlpy, {error}") from error
 
@@ -150,6 +153,25 @@ def _episodes_of_d3rlpy(file: Mapping[str, Any], source: str) -> Iterator[Record
             )
         rewards = _flat(rewards, f"rewards_{number}", source)
         yield RecordedEpisode(observations, _discrete(actions, source), rewards, bool(terminated))
+
+
+def _episodes_of_d3rlpy_1(file: Mapping[str, Any], source: str) -> Iterator[RecordedEpisode]:
+    """One row a step; `episode_terminals` says that an episode ended in any way."""
+    names = ("observations", "actions", "rewards", "terminals", "episode_terminals")
+    columns = [_array(file, name, source) for name in names]
+    if len({len(np.atleast_1d(column)) for column in columns}) > 1:
+        raise DataError(f"{source}: expected columns of one length, got others")
+    observations, actions, *others = columns
+    rewards, terminals, ends = (
+        _flat(column, name, source) for column, name in zip(others, names[2:], strict=True)
+    )
+    if not np.isin([terminals, ends], (0, 1)).all():
+        raise DataError(f"{source}: terminals: expected true or false, got other numbers")
+    actions, last = _discrete(actions, source), len(rewards)
+    for start, stop in pairwise((0, *(np.flatnonzero((ends + terminals)[:-1]) + 1), last)):
+        part = slice(start, stop)
+        ended = bool(terminals[stop - 1])
+        yield RecordedEpisode(observations[part], actions[part], rewards[part], ended)
 
 
 def _discrete(actions: np.ndarray, source: str) -> np.ndarray:

@@ -105,6 +105,28 @@ def test_a_first_word_is_a_configuration_and_one_that_is_none_is_told_those_ther
         command.arguments_of("run_pipeline", ["tinny"])
 
 
+def completed(*words: str) -> list[str]:
+    """What bash offers in the place of the last word."""
+    asked = " ".join(map(shlex.quote, words))
+    script = f"""eval "$({shlex.quote(sys.executable)} -m lactchain completion)"
+    COMP_WORDS=({asked}); COMP_CWORD={len(words) - 1}
+    _lactchain; printf '%s\\n' "${{COMPREPLY[@]}}"; complete -p lactchain"""
+    shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
+    *found, registered = shell.stdout.splitlines()
+    assert (shell.stderr, registered.endswith("-F _lactchain lactchain")) == ("", True)
+    return sorted(filter(None, found))
+
+
+def test_bash_completes_commands_configurations_and_files():
+    assert completed("lactchain", "train_") == [n for n in NAMES if n.startswith("train_")]
+    assert completed("lactchain", "qui") == ["quickstart"]
+    of_critic = {f.stem for f in FILES if f.parent.name == "train_critic"}
+    tiny = completed("lactchain", "train_critic", "--config", "gridworld_tiny_")
+    assert tiny == ["gridworld_tiny_action_value"]
+    assert of_critic <= {*completed("lactchain", "train_critic", "--config", "")}
+    assert completed("lactchain", "report", "READ") == ["README.md"]
+
+
 def test_the_quickstart_is_the_tiny_recipe_in_a_folder_of_its_own_on_two_processes():
     shown = run("quickstart", "--run.seed", "3", "--print_config")
     config = parse(config_class("run_pipeline"), shipped.with_files("run_pipeline", RECIPE))

@@ -99,7 +99,7 @@ def test_an_optional_part_is_opened_and_closed_from_either_side(tmp_path):
         ("--run.see 3", "run.see: no such key"),
         ("--actor.strategy founder", "got 'founder'; did you mean founding?"),
         ("--actor.strategy xyzzy", "actor.strategy: expected one of none, direct, "),
-        ("--run.report_to wandb", "run.report_to: expected a list, such as '[first, second]'"),
+        ("run: {report_to: wandb}", "run.report_to: expected a list, such as '[first, second]'"),
         ("--critic.lora.rank 1", "critic.lora.rank: no such key"),
         ("critic: {lora: {rr: 1}}", "critic.lora.rr: no such key; did you mean critic.lora.r"),
         ("zzz: 1", "zzz: no such key"),
@@ -334,3 +334,10 @@ def as_yaml(found, splice):
     for place, value in raw.items():
         text = text.replace(place, value)
     return text if splice is None else text[: splice[0]] + splice[1] + text[splice[0] + 1 :]
+
+
+def test_one_word_is_a_list_of_one_and_a_file_of_another_command_is_named(tmp_path):
+    assert parse(Config, ["--run.report_to", "tensorboard"]).run.report_to == ["tensorboard"]
+    file = write(tmp_path / "config.yaml", "zzz: 1\nrun: {sed: 1}\n")
+    with pytest.raises(ConfigError, match=f"{file}: zzz and 1 more: no such keys; it looks like"):
+        parse(Config, ["--config", file])

@@ -288,6 +288,8 @@ def test_a_frozen_critic_is_saved_as_its_head_alone(tiny, tmp_path):
 def declare(folder, pooling):
     """Has a folder say how its encoder pools, as sentence-transformers does."""
     (folder / "1_Pooling").mkdir(parents=True)
+    module = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+    (folder / "modules.json").write_text(json.dumps([module]))
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     return CriticConfig(str(folder))
 

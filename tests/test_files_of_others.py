@@ -10,6 +10,7 @@ from datasets import Dataset, DatasetDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lactchain.data import parquet
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.errors import DataError
 
@@ -250,3 +251,24 @@ def test_a_table_of_any_types_is_read_as_texts_or_refused_by_name(tmp_path, row)
             assert list(found.observations)[: len(row["observations"])] == row["observations"]
             assert [action.text for action in found.actions] == row["completions"]
             assert found.terminated == bool(row["terminated"])
+
+
+@pytest.mark.parametrize("kind", ["plain", "dictionary", "lists of dictionaries", "nothing"])
+def test_a_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(parquet, "MOST_UNPACKED", 2**20)
+    long = pa.array(["x" * 2_000] * 20_000)
+    if kind != "plain":
+        long = long.dictionary_encode()
+    if kind.startswith("lists"):
+        long = pa.ListArray.from_arrays(pa.array([0, 10_000, 20_000], pa.int32()), long)
+    if kind == "nothing":
+        long = pa.nulls(10**6)
+    table = pa.table({"prompt": long, "chosen": long, "rejected": long})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd")
+    with pytest.raises(DataError, match="expected rows of at most .* bytes, got more"):
+        open_pairs(tmp_path / "a.parquet")
+
+
+def test_a_file_of_equal_prompts_is_read(tmp_path):
+    put(tmp_path / "a.parquet", pairs(*["the same long instruction " * 50] * 500))
+    assert len(open_pairs(tmp_path / "a.parquet")) == 500

@@ -52,7 +52,7 @@ def test_a_recorded_last_state_keeps_the_last_step_of_a_cut_episode():
         ({"rewards_1": None}, "rewards_1"),
         ({"rewards_1": np.ones(5)}, "episode 1 has 2 observations, 2 actions and 5 rewards"),
         ({"rewards_0": np.array([0, 1, np.nan])}, "rewards of row 2 is not finite"),
-        ({"num_episodes": None}, "expected a file of d3rlpy 2.1 or later, found no num_episodes"),
+        ({"num_episodes": None}, "expected a file of d3rlpy 1, or of 2.1"),
     ],
 )
 def test_wrong_columns_are_named(tmp_path, change, said):
@@ -141,3 +141,23 @@ def test_observations_of_parts_or_texts_are_refused(observations):
 def test_other_hdf5_files_are_one_line(tmp_path, columns):
     with pytest.raises(DataError, match="a.h5"):
         read_offline(h5(tmp_path / "a.h5", **columns))
+
+
+def test_a_file_of_d3rlpy_1_is_read_as_one_of_today(tmp_path):
+    """As its data set of random play in CartPole: 0-2 end by themselves, 3 and 4 are cut."""
+    numbers = np.arange(5.0)
+    columns = {
+        "observations": numbers[:, None],
+        "actions": (numbers[:, None] % 2).astype(np.int32),
+        "rewards": 10 * numbers,
+        "terminals": np.array([0, 0, 1, 0, 0]),
+        "episode_terminals": np.array([0, 0, 1, 0, 1]),
+        "discrete_action": True,
+        "version": "1.0",
+    }
+    one = read_offline(h5(tmp_path / "1.h5", **columns))
+    today = read_offline(h5(tmp_path / "2.h5", **dumped()))
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(one, name), getattr(today, name))
+    with pytest.raises(DataError, match="expected columns of one length"):
+        read_offline(h5(tmp_path / "3.h5", **(columns | {"rewards": np.ones(4)})))

@@ -189,6 +189,7 @@ def test_numbers_that_others_bring_are_judged_and_refused_where_they_are_none(we
     assert told[f"{mine}/r2"] == pytest.approx(1) and told[f"{mine}/rho"] == pytest.approx(1)
     judged = json.loads((tmp_path / "run/judgement.json").read_text())
     assert judged[str(mine)]["r2"] == told[f"{mine}/r2"]
+    assert "<svg" in (tmp_path / "run/pairs_in_order.svg").read_text()
     assert stage.main(config) == told  # done, and not done again
     for number, content in enumerate(([1.0], [True] * 48, {"a": 1}, ["1"] * 48, [1e999] * 48)):
         mine.write_text(json.dumps({"values": content}))

@@ -1,6 +1,7 @@
 """What a critic's folder, an encoder's parts, a server and a trainer's arguments say is checked."""
 
 import json
+import logging
 import shutil
 from types import SimpleNamespace
 
@@ -70,16 +71,34 @@ def test_a_critic_is_not_exported_as_an_actor(critic, tmp_path):
         export_actor(PlayerConfig(str(critic)), tmp_path, "float32")
 
 
-@pytest.mark.parametrize("flag", ["true", 1])
-def test_a_flag_of_a_wrong_kind_says_how_an_encoder_pools(tmp_path, flag):
-    (tmp_path / "1_Pooling").mkdir()
-    file = tmp_path / "1_Pooling/config.json"
-    file.write_text(json.dumps({"pooling_mode_cls_token": flag}))
-    with pytest.raises(ConfigError, match="got cls_token in .*1_Pooling/config.json"):
-        resolve_pooling(CriticConfig(str(tmp_path)))
-    file.write_text("{")
-    with pytest.raises(DataError, match=r"1_Pooling/config\.json: damaged"):
-        resolve_pooling(CriticConfig(str(tmp_path)))
+def encoder(folder, parts, **pooling):
+    """A folder of sentence-transformers that lists such parts; how it pools stands in `pool`."""
+    (folder / "pool").mkdir(parents=True)
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": p} for kind, p in parts]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "pool/config.json").write_text(json.dumps(pooling))
+    return CriticConfig(str(folder))
+
+
+def test_an_encoder_pools_as_the_parts_that_its_folder_lists(tmp_path, caplog):
+    listed = [("Transformer", ""), ("Pooling", "pool")]
+    assert resolve_pooling(encoder(tmp_path / "a", listed, pooling_mode_mean_tokens=True)) == "mean"
+    assert (
+        resolve_pooling(encoder(tmp_path / "b", listed[:1], pooling_mode_cls_token=True)) == "last"
+    )
+    for number, flag in enumerate(("true", 1)):
+        with pytest.raises(ConfigError, match="got cls_token in .*pool/config.json"):
+            resolve_pooling(encoder(tmp_path / f"c{number}", listed, pooling_mode_cls_token=flag))
+    caplog.set_level(logging.WARNING)
+    dense = [*listed, ("Dense", "2_Dense")]
+    assert resolve_pooling(encoder(tmp_path / "d", dense, pooling_mode_mean_tokens=True)) == "mean"
+    assert "Dense is left out" in caplog.text
+    (tmp_path / "d/pool/config.json").unlink()
+    with pytest.raises(DataError, match="pool/config.json: no such file"):
+        resolve_pooling(CriticConfig(str(tmp_path / "d")))
+    (tmp_path / "d/modules.json").write_text("{")
+    with pytest.raises(DataError, match=r"modules\.json: damaged"):
+        resolve_pooling(CriticConfig(str(tmp_path / "d")))
 
 
 @pytest.mark.parametrize(

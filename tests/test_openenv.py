@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
 from openenv_servers import ask, reset, running, running_world, said, session, step
 
@@ -290,7 +291,8 @@ def test_bounds_are_those_of_going_through_all_chains_one_by_one(config):
 
 
 def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
-    words = ("serve", "--config", "gridworld_tiny", "--max_sessions", "9")
+    """Two processes share the sessions; with the first one both end."""
+    words = ("serve", "--config", "gridworld_tiny", "--num_processes", "2", "--max_sessions", "9")
     command, pipes = [sys.executable, "-m", "lactchain", *words], {"stdout": -1, "stderr": -1}
     with subprocess.Popen([*command, "--port", "0"], **pipes, text=True) as process:
         line = process.stdout.readline()
@@ -302,13 +304,15 @@ def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
             with session(url) as player:
                 full = json.loads(player.recv())
         port = url.rpartition(":")[2]
-        again = [*command, "--port", port]
+        again = [*command, "--port", port]  # which may share a port, and still is not to
         taken = subprocess.run(again, capture_output=True, text=True)
+        others = psutil.Process(process.pid).children()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert len({json.dumps(reply) for reply in replies}) == 1
     assert replies[0]["data"]["observation"]["text"]
-    assert full["data"]["code"] == "CAPACITY_REACHED"
+    assert full["data"]["code"] == "CAPACITY_REACHED" and len(others) == 1
+    assert not psutil.wait_procs(others, timeout=5)[1]
     assert (process.returncode, out, err) == (0, "", "")
     assert taken.returncode == 2 and "take another, or 0 for a free one" in taken.stderr
 

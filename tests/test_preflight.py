@@ -19,6 +19,7 @@ from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunC
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.weights import resolve_weights
+from lactchain.runs import distributed
 from lactchain.runs.folder import has_produced
 from lactchain.runs.preflight import look_up
 from lactchain.runs.run import Run
@@ -232,6 +233,19 @@ def test_errors_of_stages_name_the_settings_of_the_pipeline(weights, tmp_path):
         raise ConfigError("training.extra.x: no such argument")
     with pytest.raises(ConfigError, match="^actor.lora: expected"), full_keys("simpo"):
         raise ConfigError("actor.lora: expected an adapter")
+
+
+def test_processes_for_gpus_that_are_not_there_are_refused(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(ConfigError, match="8 processes on GPUs, and torch finds none"):
+        distributed.check_launcher()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1,-1")  # configs/accelerate/cpu_2_processes.yaml
+    distributed.check_launcher()
 
 
 NAMING = {

@@ -184,11 +184,15 @@ def test_a_template_that_no_policy_can_be_asked_by_is_refused(template, said):
         PromptTemplate(byte_level(template, []))
 
 
+LONG = "{% for i in range(2000) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"  # seconds
+
+
 @pytest.mark.parametrize("template", [
     "{% for i in range(10 ** 9) %}{{ i }}{% endfor %}", "{{ 'x' * (10 ** 12) }}", "{{ 1 / 0 }}",
-    "{{ ''.__class__.__mro__ }}", "{{ cycler.__init__.__globals__.os.getpid() }}",
+    "{{ ''.__class__.__mro__ }}", "{{ cycler.__init__.__globals__.os.getpid() }}", LONG,
 ])  # fmt: skip
-def test_a_chat_template_that_does_harm_is_an_error(template):
+def test_a_chat_template_that_does_harm_or_does_not_end_is_an_error(template, monkeypatch):
+    monkeypatch.setattr(prompting, "RENDER_SECONDS", 0.2)
     with pytest.raises(DataError, match="chat template"):
         PromptTemplate(byte_level(template, []), "none")
 

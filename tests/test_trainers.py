@@ -1,6 +1,7 @@
 """What the arguments of a training come to, what trainers learn, and what they take care of."""
 
 import copy
+import shutil
 import signal
 from functools import partial
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader
 from accelerate.state import AcceleratorState
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader
 from training_setups import MAKERS, TRAINING, changed, make_critic, make_simpo, open_run
 
@@ -36,7 +38,10 @@ def test_arguments_suit_the_machine_and_keep_what_people_set(tmp_path):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        *((f".{name}", "expected one of") for name in ("learning_rat", "learning_rate", "bf16")),
+        *(
+            (f".{name}", "expected an argument")
+            for name in ("learning_rat", "learning_rate", "bf16")
+        ),
         ("", "refused by transformers: .*fast.* is not a valid"),
     ],
 )
@@ -159,6 +164,21 @@ def test_a_tracker_that_fails_costs_one_warning(fails, tiny, tmp_path, monkeypat
     assert caplog.text.count("TensorBoardCallback failed (ConnectionError: no route") == fails
     steps = [r["step"] for r in read_metrics(tmp_path / "run") if "train/loss" in r]
     assert steps == [2, 4]
+
+
+def test_events_of_tensorboard_lie_in_the_run_and_have_each_step_once(tiny, tmp_path, monkeypatch):
+    """The second training goes on from the checkpoint before the stop, and logs steps again."""
+    told = partial(training_arguments, report_to=["tensorboard"])
+    monkeypatch.setattr("training_setups.training_arguments", told)
+    folder, settings = tmp_path / "run", changed(max_steps=6, save_every_updates=4)
+    with open_run(folder) as run:
+        train(make_simpo(tiny, run, lora=True, settings=settings))
+    shutil.rmtree(folder / "checkpoints/checkpoint-6")
+    with open_run(folder) as run:
+        train(make_simpo(tiny, run, lora=True, settings=settings))
+    assert len(list((folder / "tensorboard").glob("events.out.tfevents*"))) == 2
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [2, 4, 6]
 
 
 def test_metrics_are_added_up_on_the_device_of_the_training():

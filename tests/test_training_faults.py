@@ -45,7 +45,9 @@ def test_a_forged_state_is_refused_by_name_and_nothing_of_it_is_run(tiny, run_di
     shutil.rmtree(run_dir / "checkpoints/checkpoint-9")
     checkpoint = run_dir / "checkpoints/checkpoint-8"
     manifest = verify_manifest(checkpoint)
-    facts = {name: manifest[name] for name in manifest.keys() - {"seal", "files", "run_id", "place"}}
+    facts = {
+        name: manifest[name] for name in manifest.keys() - {"seal", "files", "run_id", "place"}
+    }
     for name, content in (
         ("optimizer.pt", pickle.dumps(Bomb(), protocol=2)),
         ("rng_state.pth", b"cut"),

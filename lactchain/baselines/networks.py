@@ -31,6 +31,8 @@ Shapes = dict[str, list[tuple[int, ...]]]
 class Inputs:
     """How observations become numbers: a one-hot code of numbers of cells, all else flattened.
 
+    Pictures, whose numbers are bytes, are brought to [0, 1].
+
     Args:
         space: of a single observation.
         rescale: bring numbers from the bounds of their space to [-1, 1].
@@ -55,7 +57,9 @@ class Inputs:
                 f"got {space}; wrap the environment, by gymnasium.wrappers.FlattenObservation say"
             )
         self.num_features = sum(self.sizes) or math.prod(space.shape)
+        is_image = len(space.shape) == 3 and space.dtype == np.uint8
         self._bounds = _bounds(space) if rescale else None
+        self._scale = 1 / 255 if is_image else 1.0
 
     def encode(self, observations: np.ndarray) -> Tensor:
         """Observations (P, B, …) as a network sees them, (P, B, num_features) in float32."""
@@ -68,7 +72,7 @@ class Inputs:
         rows = torch.from_numpy(np.ascontiguousarray(observations))
         rows = rows.reshape(*batch, self.num_features).to(torch.float32)
         if self._bounds is None:
-            return rows
+            return rows if self._scale == 1 else rows * self._scale
         low, high = self._bounds
         return (2.0 * rows - (high + low)) / (high - low)
 

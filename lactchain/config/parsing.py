@@ -9,6 +9,7 @@ for values that make no sense.
 import argparse
 import difflib
 import functools
+import json
 import re
 import sys
 import types
@@ -25,6 +26,7 @@ from lactchain.config.yaml_texts import check_value, in_short, load, to_yaml
 from lactchain.errors import ConfigError
 
 Config = TypeVar("Config")
+LISTS = (list[str], tuple[str, ...])
 
 SAID = {"--import": "the name of a module", "--workers": "ray:N"}
 """Options of a command that are no settings, and what follows them."""
@@ -63,11 +65,18 @@ def parse(
     _, argv = take_switch(argv, "--inexact")
     for name in SAID:
         _, argv = take_words(argv, name)
+    argv = _with_lists(config_class, argv)
     parser = _parser(config_class, description)
     in_files: dict[str, Any] = {}
     known = keys(config_class)
     for path in [value for name, value in _options(argv) if name == "config" and value]:
         found = dict(_flatten(load(path)))
+        strange = [key for key in found if not _is_known(key, known)]
+        if len(strange) > 1:
+            raise ConfigError(
+                f"{path}: {strange[0]} and {len(strange) - 1} more: no such keys; it looks like a "
+                "file of another command"
+            )
         _check(found.items(), known)
         in_files |= found
     _check(_options(argv), known)
@@ -184,11 +193,10 @@ def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _check(found: Iterable[tuple[str, Any]], known: Sequence[str]) -> None:
     """Refuses keys that are none, and values that jsonargparse would take for files or code."""
     parts = {key.rpartition(".")[0] for key in known}
-    leaves = [key for key in known if key not in parts]
     for key, value in found:
         if key in ("config", "help", "print_config"):
             continue
-        if key not in known and not any(key.startswith(f"{leaf}.") for leaf in leaves):
+        if not _is_known(key, known):
             near = _near(key, known)
             mend = f"; did you mean {' or '.join(near)}?" if near else ""
             raise ConfigError(in_short(f"{key}: no such key{mend}"))
@@ -196,6 +204,33 @@ def _check(found: Iterable[tuple[str, Any]], known: Sequence[str]) -> None:
         if key in parts and value not in (None, "null"):
             below, got = f"settings below it, such as --{key}.NAME", in_short(str(value))
             raise ConfigError(f"{key}: expected {below}, got {got}")
+
+
+def _is_known(key: str, known: Sequence[str]) -> bool:
+    """Whether a key is one, or lies in one that holds anything."""
+    above = [key[: dot.start()] for dot in re.finditer(r"\.", key)]
+    parts = {name.rpartition(".")[0] for name in known}
+    return key in known or any(name in known and name not in parts for name in above)
+
+
+def _with_lists(config_class: type, argv: Sequence[str]) -> list[str]:
+    """The arguments of a command, with a list of one text in the place of a text alone."""
+    found = [*argv]
+    for place, word in enumerate(found):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or _kind(config_class, name) not in LISTS:
+            continue
+        value = value if equals else "".join(found[place + 1 : place + 2])
+        if value and not value.startswith(("[", "-")) and value != "null":
+            found[place : place + (1 if equals else 2)] = [f"--{name}=[{json.dumps(value)}]"]
+    return found
+
+
+def _kind(config_class: type | None, key: str) -> Any:
+    """What a dotted key is annotated with, None where there is none."""
+    first, _, rest = key.partition(".")
+    kind = typing.get_type_hints(config_class).get(first) if config_class else None
+    return _kind(_nested_class(kind), rest) if rest else kind
 
 
 def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -293,7 +293,7 @@ class CriticConfig(ModelConfig):
     """Leave the encoder as it is, and only solve for the head on its features."""
     pooling: Literal["last", "mean"] | None = None
     """Token whose embedding is read: the last one, as SFR-Embedding-Mistral, or the mean. Null: as
-    the encoder's folder says (`1_Pooling`), the last where it says nothing."""
+    the encoder's folder says (`modules.json`), the last where it says nothing."""
     instruction: str | None = None
     """Task before each text, as SFR-Embedding-Mistral was trained: `Instruct: {instruction}`, a
     line break, `Query: {text}`; or words around `{text}`. Null: the encoder's own, if any."""

@@ -79,8 +79,8 @@ def plain(value: Any) -> Any:
     if kind in _CONSTANT:
         return value
     if kind is dict:
-        parts = value.items()
-        return {name: part if type(part) in _CONSTANT else plain(part) for name, part in parts}
+        constant = _CONSTANT.issuperset(map(type, value.values()))
+        return value.copy() if constant else {name: plain(part) for name, part in value.items()}
     if kind in (list, tuple):
         return [plain(part) for part in value]
     if isinstance(value, np.ndarray | np.generic):
@@ -164,6 +164,11 @@ def _are_states(value: Any) -> bool:
     return len({json.dumps(state, sort_keys=True, default=str) for state in value}) == len(value)
 
 
+def _has_tuples(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, tuple) or any(map(_has_tuples, parts))
+
+
 def _are_outcomes(value: Any) -> bool:
     if not isinstance(value, list) or not value:
         return False
@@ -196,6 +201,9 @@ TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {
 def check_told(name: str, value: Any, env: gym.Env) -> Any:
     """`plain` of what a function of a view returns; `EnvironmentFault` unless of its type."""
     told, (is_right, rule) = plain(value), TOLD[name]
+    if name in ("states", "starts") and any(map(_has_tuples, value or ())):
+        # The world would be put into another state than it compares with, and nobody would see it.
+        raise _fault(env, "a state holds lists and no tuples, as a file gives it back", value)
     if not is_right(told):
         raise _fault(env, f"the view's {name} {rule}", value)
     return told

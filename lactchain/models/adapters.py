@@ -29,7 +29,7 @@ from transformers import PreTrainedModel
 
 from lactchain.config.settings import LoraSettings
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.runtime import evaluating, put
+from lactchain.models.runtime import evaluating, own_parameters, put
 from lactchain.models.weights import read_tensors, verify_file_if_listed
 from lactchain.storage.files import read_json, sha256, take_sample
 from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
@@ -186,7 +186,7 @@ def merges(dtype: torch.dtype, quantised: bool) -> bool:
 def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
     """The model with its adapter multiplied in, in place, where that keeps what it has learnt.
 
-    For models that nobody else holds: merging and unmerging would drift.
+    For models that nobody else holds: merging and unmerging would drift. Their base may be shared.
     """
     if not isinstance(model, PeftModel):
         return model
@@ -194,6 +194,9 @@ def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
     has_bias = any(config.lora_bias for config in model.peft_config.values())  # PEFT cannot (0.21)
     if has_bias or not merges(base.dtype, is_quantised(base)):
         return model
+    for layer in model.modules():
+        if isinstance(layer, BaseTunerLayer):
+            own_parameters(layer.get_base_layer())  # PEFT writes into them
     return model.merge_and_unload()
 
 

@@ -21,6 +21,7 @@ from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating, put
 from lactchain.models.weights import (
+    parts_of,
     prompt_of,
     read_model_json,
     read_tensors,
@@ -116,7 +117,7 @@ class EmbeddingCritic(HeadedModel):
         task = config.instruction or prompt_of(resolve_weights(config.model))
         config = replace(config, pooling=resolve_pooling(config), instruction=task)
         all_trained = trainable and config.lora is None
-        model, tokenizer = load_encoder(config, all_trained=all_trained)
+        model, tokenizer = load_encoder(config, all_trained=all_trained, shared=not trainable)
         if trainable and config.lora is not None:
             model = attach_lora(model, config.lora, "SEQ_CLS")
         elif not trainable:
@@ -169,7 +170,8 @@ class EmbeddingCritic(HeadedModel):
         if not all_trained:
             config = at_stored_precision(config, stored)
         base = replace(config, model=str(directory)) if whole else config
-        model, tokenizer = load_encoder(base, new_head=not whole, all_trained=all_trained)
+        how = {"all_trained": all_trained, "shared": not trainable}
+        model, tokenizer = load_encoder(base, new_head=not whole, **how)
         if adapted:
             model = load_adapter(model, directory, trainable=trainable)
         elif not trainable:
@@ -306,8 +308,7 @@ def resolve_pooling(config: CriticConfig) -> str:
     Raises:
         ConfigError: nothing is set, and the folder pools in a way that is not known here.
     """
-    file = resolve_weights(config.model) / "1_Pooling/config.json"
-    stored = read_model_json(file) if file.is_file() else {}
+    file, stored = _pooling_of(resolve_weights(config.model))
     flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value]
     named = [stored["pooling_mode"]] if "pooling_mode" in stored else flags
     ways = [str(name).removeprefix("pooling_mode_") for name in named]
@@ -324,6 +325,19 @@ def resolve_pooling(config: CriticConfig) -> str:
             f"mean, got {' and '.join(ways)} in {file}; set it to last or mean"
         )
     return known or "last"
+
+
+def _pooling_of(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The file in which a folder of sentence-transformers says how it pools, and what it says."""
+    listed = folder / "modules.json"
+    if not listed.is_file():
+        return listed, {}
+    parts = parts_of(listed)
+    if others := [kind for kind, _ in parts if kind not in ("Transformer", "Pooling", "Normalize")]:
+        told = "%s: %s is left out: the pooled token is what is read"
+        log.warning(told, listed, ", ".join(others))
+    places = [folder / place / "config.json" for kind, place in parts if kind == "Pooling"]
+    return (places[0], read_model_json(places[0])) if places else (listed, {})
 
 
 def form_of(settings: CriticConfig) -> str:

@@ -23,11 +23,11 @@ from transformers import (
 
 from lactchain.config.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError, LactChainError
-from lactchain.models.adapters import attach_lora, keep_differentiable, load_adapter
+from lactchain.models.adapters import attach_lora, is_quantised, keep_differentiable, load_adapter
 from lactchain.models.families import context_length
 from lactchain.models.headed import value_encoder_class
 from lactchain.models.prompting import end_of_completion
-from lactchain.models.runtime import device, is_out_of_memory, quiet
+from lactchain.models.runtime import device, held, is_out_of_memory, quiet, share
 from lactchain.models.weights import (
     check_weights,
     mend,
@@ -63,7 +63,8 @@ def load_actor(
     tokenizer, path = load_own_tokenizer(config), resolve_weights(config.model)
     lora = config.lora if isinstance(config, ActorConfig) else None
     all_trained = trainable and config.adapter is None and lora is None
-    model = load_base(AutoModelForCausalLM, path, config, all_trained=all_trained)
+    trained = {"all_trained": all_trained, "shared": not trainable}
+    model = load_base(AutoModelForCausalLM, path, config, **trained)
     model.config.pad_token_id = tokenizer.pad_token_id
     if config.adapter is not None:
         model = load_adapter(model, config.adapter, trainable=trainable)
@@ -75,7 +76,7 @@ def load_actor(
 
 
 def load_encoder(
-    config: CriticConfig, *, new_head: bool = True, all_trained: bool = False
+    config: CriticConfig, *, new_head: bool = True, all_trained: bool = False, shared: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The embedding model of `config` with a head of one value in float32, and its tokenizer.
 
@@ -83,6 +84,7 @@ def load_encoder(
     """
     path, shape, tokenizer = check_encoder(config)
     how = {"new_head": new_head, "all_trained": all_trained, "num_labels": 1}
+    how["shared"] = shared and not config.frozen  # else its head comes from a trainer
     model = load_base(value_encoder_class(shape), path, config, **how)
     model.config.pad_token_id = tokenizer.pad_token_id
     if new_head:
@@ -124,11 +126,16 @@ def load_base(
     *,
     new_head: bool = False,
     all_trained: bool = False,
+    shared: bool = False,
     **kwargs: Any,
 ) -> PreTrainedModel:
-    """A model from the folder `path`, every weight accounted for but those of a new head."""
+    """A model from the folder `path`, every weight accounted for but those of a new head.
+
+    None that is `shared` will be trained, so that it may have its weights together with others.
+    """
     key = "critic" if isinstance(config, CriticConfig) else "actor"
-    num_bytes = sum(file.stat().st_size for file in check_weights(path))
+    files = check_weights(path)
+    num_bytes = sum(file.stat().st_size for file in files)
     if num_bytes < SMALL_MODEL_BYTES:
         verify_manifest_if_any(path)
     dtype = resolve_dtype(config, load_shape(path), all_trained=all_trained)
@@ -141,11 +148,13 @@ def load_base(
     if all_trained and config.dtype == "bfloat16":
         told = "%s: all weights are trained in bfloat16, which rounds most of their updates away; "
         log.warning(told + "leave dtype at auto, or train an adapter", path)
+    known = held(files, dtype) if shared and config.bits is None else {}
     with readable(path), quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
             path,
             dtype=dtype,
-            device_map={"": device()},
+            # What will be given up for what is there already is only mapped, and fills no device.
+            device_map={"": "cpu" if known else device()},
             quantization_config=_quantization(config, key, dtype),
             use_safetensors=True,
             local_files_only=True,
@@ -174,7 +183,7 @@ def load_base(
     if left_out and key == "actor":  # an encoder of a larger model has some
         told = "%s: its config.json has no place for %d of its weights (%s, ...): left out"
         log.warning(told, path, len(left_out), left_out[0])
-    return model
+    return share(model, known) if shared and not is_quantised(model) else model
 
 
 @contextmanager

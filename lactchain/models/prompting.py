@@ -7,7 +7,9 @@ chat template of the model's tokenizer.
 """
 
 import re
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
@@ -26,6 +28,9 @@ _SLOT = "LACTCHAIN-OBSERVATION-SLOT"
 # Templates that write the date take this one: the prompts of a run are the same tomorrow.
 _TODAY = datetime(2024, 7, 26)
 _DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
+
+RENDER_SECONDS = 20.0
+"""Of a chat template, which takes milliseconds."""
 
 # Observations of all kinds, to check a way of tokenising against the tokenizer's own.
 PROBES = ("x", " x", "2 3 up 1 0", "At (2, 3).", "\nline", "", " ", "[1]", '"quoted"', "é漢🙂")
@@ -235,9 +240,11 @@ def render_asked(tokenizer: PreTrainedTokenizerBase, messages: Conversation) -> 
 def render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, **options: Any) -> str:
     """A conversation as the tokenizer's chat template, a sandboxed program, writes it.
 
+    A sandbox sets its loops no end, so that it has `RENDER_SECONDS`.
+
     Raises:
         TemplateError: the template refuses the conversation.
-        DataError: there is none, or it fails in another way.
+        DataError: there is none, it fails in another way, or does not end.
     """
     if tokenizer.chat_template is None:
         raise DataError(
@@ -246,14 +253,24 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, **options
         )
     template = _DATE.sub(lambda call: repr(_TODAY.strftime(call[2])), tokenizer.get_chat_template())
     options |= {"chat_template": template, "tokenize": False}
+    rendered: Future[str] = Future()
+
+    def work() -> None:
+        try:
+            rendered.set_result(tokenizer.apply_chat_template(list(messages), **options))
+        except Exception as error:  # noqa: BLE001  - whatever the template does
+            rendered.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
     try:
-        return tokenizer.apply_chat_template(list(messages), **options)
+        return rendered.result(RENDER_SECONDS)
     except TemplateError:
         raise
-    except Exception as error:  # noqa: BLE001  - whatever the template does
+    except Exception as error:  # noqa: BLE001
+        told = f"{type(error).__name__}: {error}" if str(error) else "it does not end"
         raise DataError(
-            f"tokenizer {tokenizer.name_or_path}: its chat template fails "
-            f"({type(error).__name__}: {error}); use another model, or mend the template"
+            f"tokenizer {tokenizer.name_or_path}: its chat template fails ({told}); use another "
+            "model, or mend the template"
         ) from error
 
 

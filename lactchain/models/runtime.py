@@ -6,8 +6,11 @@ process calls it, in the same order.
 
 import gc
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from weakref import WeakValueDictionary
 
 import torch
 import transformers
@@ -15,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
 
 # Its lines go the way of all others, on which no text of a model's folder commands a terminal.
 transformers.utils.logging.disable_default_handler()
@@ -72,6 +76,45 @@ def quiet(progress: bool = False) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+# --- weights of a base, which frozen models have in memory once -----------------------------------
+
+Parameters = WeakValueDictionary[tuple[type, str, torch.dtype], nn.Parameter]
+
+_held: defaultdict[Hashable, Parameters] = defaultdict(WeakValueDictionary)
+"""By files, type and device: an actor and a critic may be two adapters on the same weights."""
+
+
+def held(files: Sequence[Path], dtype: torch.dtype) -> Parameters:
+    """The matrices of frozen models of these files, for as long as some model has them."""
+    stats = [file.stat() for file in files]
+    bytes_of_files = tuple((s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns) for s in stats)
+    return _held[bytes_of_files, dtype, device()]
+
+
+def share(model: PreTrainedModel, parameters: Parameters) -> PreTrainedModel:
+    """The frozen model, on this process's device, with what is held already in place of its own.
+
+    Vectors, such as the biases that some adapters train, stay its own.
+    """
+    trunk = model.base_model
+    same = {
+        id(weight): parameters.setdefault((type(trunk), name, weight.dtype), weight)
+        for name, weight in trunk.named_parameters()
+        if weight.dim() > 1
+    }
+    for module in model.modules():  # of all: an output layer may be tied to the embeddings
+        for name, weight in list(module.named_parameters(recurse=False)):
+            setattr(module, name, same.get(id(weight), weight))
+    return model.to(device())
+
+
+def own_parameters(model: nn.Module) -> None:
+    """Copies what a model may share, a layer at a time, for one who writes into it."""
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(weight.clone(), weight.requires_grad))
 
 
 # --- weights that FSDP2 spread over processes -----------------------------------------------------

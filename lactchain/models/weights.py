@@ -7,6 +7,7 @@ costs no torch, nor the hub's client.
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,3 +173,12 @@ def prompt_of(folder: Path) -> str | None:
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise DataError(f"{file}: prompts: expected texts by name; {mend(folder)}")
     return f"{prompts[name]}{{text}}" if isinstance(name, str) and prompts.get(name) else None
+
+
+def parts_of(file: Path) -> list[tuple[str, str]]:
+    """Kind and folder of each part of an encoder of sentence-transformers, in their order."""
+    try:
+        told = json.loads(file.read_bytes())
+        return [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in told]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DataError(f"{file}: damaged ({error!r}); {mend(file.parent)}") from error

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 # Seconds between two looks at how far the other processes are.
 POLL_SECONDS = 0.1
 
+ON_CPU = (
+    "for two on a CPU: accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml "
+    "SCRIPT ..."
+)
+
 _GONE = re.compile(
     r"[Cc]onnection (was )?(closed|reset|refused)|[Bb]roken pipe|gloo/transport|NCCL.*(remote|peer)"
 )
@@ -68,20 +73,32 @@ def is_main() -> bool:
 
 
 def check_launcher() -> None:
-    """Refuses a launch by accelerate of one process in the place of several; it says nothing of it.
+    """Refuses a launch by accelerate that is not what was asked for; accelerate says nothing of it.
 
     `accelerate launch --cpu --num_processes 2` prepares a rendezvous on this machine and then
-    starts a single process.
+    starts a single process. And processes for GPUs that are not there are started all the same.
     """
     rendezvous = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
     sizes = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
     is_by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ
     is_alone = os.environ.keys().isdisjoint(sizes)
     if is_by_accelerate and is_alone and rendezvous == ("127.0.0.1", "29500"):
-        raise ConfigError(
-            "accelerate was asked for several processes and started one; for two on a CPU: "
-            "accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml SCRIPT ..."
-        )
+        raise ConfigError(f"accelerate was asked for several processes and started one; {ON_CPU}")
+    hides_gpus = uses_cpu() or os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
+    hides_gpus |= os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("-1")
+    if is_by_accelerate and world_size() > 1 and not hides_gpus:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                f"accelerate was asked for {world_size()} processes on GPUs, and torch finds none "
+                f"here; {ON_CPU}"
+            )
+
+
+def uses_cpu() -> bool:
+    """Whether the launcher was told to use the CPU."""
+    return os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
 
 
 def initialise() -> "PartialState":
@@ -97,9 +114,8 @@ def initialise() -> "PartialState":
     # others when a training begins. Any model that is used before or without one, such as an actor
     # that collects episodes, would have none in the others. Each reads its own: files are mapped.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
-    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
     options = {"timeout": timeout} if world_size() > 1 else {}
-    state = PartialState(cpu=uses_cpu, **options)
+    state = PartialState(cpu=uses_cpu(), **options)
     if world_size() > 1 and _peers is None:
         _peers = Peers(rank(), world_size(), _connection())
         threading.Thread(target=_peers.watch, daemon=True).start()

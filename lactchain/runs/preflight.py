@@ -7,6 +7,7 @@ loaded, and the folder of the run is left as it was.
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -110,11 +111,12 @@ def _warn_of_other_words(config: Any) -> None:
     environment, actor = getattr(config, "environment", None), getattr(config, "actor", None)
     if not isinstance(environment, EnvironmentConfig) or not isinstance(actor, PlayerConfig):
         return
-    run = run_around(actor.adapter or actor.model)
-    trained = read_run_file(run).get("config", {}).get("environment") if run is not None else None
+    run, trained = run_around(actor.adapter or actor.model), {}
+    with suppress(DataError):  # a damaged file is for commands about that run to tell
+        trained = read_run_file(run).get("config", {}).get("environment") or {} if run else {}
     for name in WORDING:
-        before, now = to_json((trained or {}).get(name)), to_json(getattr(environment, name))
-        if name in (trained or {}) and before != now:
+        before, now = to_json(trained.get(name)), to_json(getattr(environment, name))
+        if name in trained and before != now:
             log.warning(
                 "actor.model: %s was trained with environment.%s %s, and is asked with %s; "
                 "its answers may be no chains",

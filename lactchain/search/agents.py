@@ -59,6 +59,11 @@ class AgentSpecies(Species):
         seeds = [derive_seed(seed, "training", n) for n in range(settings.population_size)]
         self.envs = [MemberEnvs(world.id, 1, config.num_envs, s, **world.kwargs) for s in seeds]
 
+    def close(self) -> None:
+        """Closes the environments of all places."""
+        for envs in self.envs:
+            envs.close()
+
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member with fresh weights; see `EvolutionConfig.start` for its config."""
         config, change = mutations.first_config(self.given, self.space, self.settings, place, rng)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,6 +108,9 @@ class Species(Stored, ABC):
 
     def keep(self, members: Sequence[Individual]) -> None:  # noqa: B027  - most keep nothing
         """Told before each generation of all whose states are wanted yet; others may go."""
+
+    def close(self) -> None:  # noqa: B027  - most hold nothing open
+        """Told when no member will play any more."""
 
     @abstractmethod
     def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
@@ -289,7 +293,8 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
     evolution = Evolution(species, config.evolution, config.run.seed, config.target)
     resume(run, evolution)
     table = GrowingTable()
-    with under_way("generation", config.evolution.num_generations, most=True) as step:
+    title, count = "generation", config.evolution.num_generations
+    with closing(species), under_way(title, count, most=True) as step:
         step.resumed(evolution.number)
         for members in evolution:
             table.add(record_generation(run, evolution, members))

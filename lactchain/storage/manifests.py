@@ -70,7 +70,14 @@ def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
 def read_run_file(folder: Path) -> dict[str, Any]:
     """What a folder's run says of itself; `DataError` where it is damaged."""
     how = "put a copy back, or remove it and give the same command with --inexact"
-    return read_sealed(folder / RUN_FILE, how)
+    facts = read_sealed(folder / RUN_FILE, how)
+    config = facts.get("config", {})
+    parts = [config, config.get("environment") or {}] if isinstance(config, dict) else [config]
+    if not all(isinstance(part, dict) for part in parts):
+        raise DataError(
+            f"{folder / RUN_FILE}: config: expected settings by name, got others; {how}"
+        )
+    return facts
 
 
 def misplacement(path: str | Path, manifest: Mapping[str, Any]) -> str | None:

@@ -22,11 +22,21 @@ from lactchain.trainers.guards import GuardedTrainer, readable_state
 NEVER = 10**9
 """A number of updates that no run reaches."""
 
-FREE = (
-    "adam_beta1", "adam_beta2", "adam_epsilon", "logging_steps", "lr_scheduler_kwargs",
-    "lr_scheduler_type", "max_grad_norm", "optim", "warmup_steps", "weight_decay",
+OURS = (
+    "push_to_hub", "hub_", "deepspeed", "fsdp", "parallelism_config", "trackio_", "bf16", "fp16",
+    "accelerator_config", "auto_find_batch_size", "enable_jit_checkpoint", "eval_on_start",
+    "eval_strategy", "ignore_data_skip", "resume_from_checkpoint", "save_only_model",
+    "save_strategy", "save_total_limit", "train_sampling_strategy", "use_liger_kernel",
 )  # fmt: skip
-"""Arguments that `training.extra` may hold: those of the optimiser, the schedule and the logs."""
+"""Beginnings of arguments that `training.extra` may not hold beside those that are set here: they
+reach out of the run, or a run would not go on as it began, or learn from other batches."""
+DEFAULTS = {
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.1,  # below 1 transformers takes it for a share of the steps
+    "optim": "adamw_torch",
+    "logging_steps": 10,
+    "disable_tqdm": False,
+}
 
 
 def training_arguments(
@@ -47,9 +57,6 @@ def training_arguments(
     Raises:
         ConfigError: an argument in `settings.extra` is not free, or transformers refuses its value.
     """
-    for name in settings.extra:
-        if name not in FREE:
-            raise ConfigError(f"training.extra.{name}: expected one of {', '.join(FREE)}")
     on_cuda = device().type == "cuda"
     given: dict[str, Any] = {
         "output_dir": str(output_dir),
@@ -58,17 +65,12 @@ def training_arguments(
         "num_train_epochs": settings.num_epochs,
         "max_steps": settings.max_steps,
         "learning_rate": settings.learning_rate,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 0.1,  # below 1 transformers takes it for a share of the steps
-        "optim": "adamw_torch",
         "per_device_train_batch_size": settings.batch_size,
         "per_device_eval_batch_size": settings.batch_size,
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
         "activation_checkpointing": settings.gradient_checkpointing,
         "save_steps": settings.save_every_updates or NEVER,
-        "logging_steps": 10,
         "logging_nan_inf_filter": False,
-        "disable_tqdm": False,
         "report_to": list(report_to),
         "use_cpu": not on_cuda,
         "dataloader_pin_memory": on_cuda,
@@ -76,8 +78,15 @@ def training_arguments(
         "ddp_find_unused_parameters": False,
         "ddp_timeout": int(distributed.timeout.total_seconds()),
     }
+    known = TrainingArguments.__dataclass_fields__
+    for name in settings.extra:
+        if name not in known or name in given or name.startswith(OURS):
+            raise ConfigError(
+                f"training.extra.{name}: expected an argument of TrainingArguments that stays in"
+                " the run, and that neither `training` nor the trainer sets"
+            )
     try:
-        arguments = TrainingArguments(**given | settings.extra)
+        arguments = TrainingArguments(**DEFAULTS | given | settings.extra)
         _try_steps(arguments)
     except Exception as error:  # noqa: BLE001  - theirs are of every kind (transformers 5.23)
         raise ConfigError(f"training.extra: refused by transformers: {error}") from error

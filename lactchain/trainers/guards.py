@@ -90,6 +90,11 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
         for place, callback in enumerate(callbacks):
             if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
                 callback.logging_dir = str(run.path("tensorboard"))
+                # Called when the training begins, and knows what it goes on from.
+                writer = callback._SummaryWriter
+                callback._SummaryWriter = lambda log_dir, writer=writer: writer(
+                    log_dir, purge_step=self.state.global_step + 1
+                )
             if isinstance(callback, trackers):
                 callbacks[place] = OptionalTracker(
                     lambda tracker=callback: tracker, type(callback).__name__

@@ -19,7 +19,7 @@ from lactchain.data.sources import pair_of
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
-from lactchain.models.families import check_family
+from lactchain.models.families import check_family, context_length
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.runtime import evaluating
 from lactchain.models.shared_prefix import READ_ONCE, can_read_once, one_sequence, shared_length
@@ -193,7 +193,8 @@ class SimPOTrainer(UpdateMeanTrainer):
         share = can_read_once(model)
         if len(rows) and "prompt_ids" not in rows[0]:
             pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
-            rows, _ = preference_rows(pairs, PromptTemplate(tokenizer), tokenizer)
+            template, most = PromptTemplate(tokenizer), context_length(model.config)
+            rows, _ = preference_rows(pairs, template, tokenizer, most)
         super().__init__(
             model=model,
             args=args,

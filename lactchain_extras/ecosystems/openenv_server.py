@@ -14,10 +14,12 @@ import asyncio
 import ipaddress
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context, parent_process
 from socket import create_server, socket
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +43,7 @@ MOST_BYTES = 1 << 24
 """Of a message in a session."""
 SLOW_SECONDS = 0.002
 """A session that took longer for a reply has its next one made in a thread."""
+FORK = get_context("fork")
 TEXT = {"type": "string"}
 SCHEMA = {
     "action": {
@@ -220,17 +223,16 @@ class Served:
             "/tasks": {split: [t.state for t in tasks] for split, tasks in self._splits.items()},
         }
         self._idle = [env]
-        self._num_sessions = 0
+        self._num_sessions = FORK.Value("i", 0)  # of all processes that serve this world
         self._threads = ThreadPoolExecutor(max_sessions)
 
     async def play(self, connection: ServerConnection) -> None:
         """One session, from its first message to its last."""
-        if self._num_sessions == self._max_sessions:
+        if not self._has_room():
             full = f"all {self._max_sessions} sessions are taken"
             data = {"message": full, "code": "CAPACITY_REACHED", "max_sessions": self._max_sessions}
             await connection.send(json.dumps({"type": "error", "data": data}))
             return
-        self._num_sessions += 1
         env = self._idle.pop() if self._idle else make_language_env(self._config)
         session, took = Session(env, self._splits), 0.0
         try:
@@ -249,8 +251,16 @@ class Served:
         except ConnectionClosed:
             pass
         finally:
-            self._num_sessions -= 1
+            with self._num_sessions:
+                self._num_sessions.value -= 1
             self._idle.append(env)
+
+    def _has_room(self) -> bool:
+        """Takes the place of one more session, if there is one."""
+        with self._num_sessions:
+            has_room = self._num_sessions.value < self._max_sessions
+            self._num_sessions.value += has_room
+        return has_room
 
 
 def server_at(listening: socket, pages: dict[str, Any], play: Callable) -> websocket_server.serve:
@@ -302,31 +312,47 @@ def serve(
     max_sessions: int,
     say: Callable[[str], None],
     panel: str | None = None,
+    num_processes: int = 1,
 ) -> None:
     """Serves until Ctrl-C, or SIGTERM.
 
     Args:
         port: 0 takes one that is free.
         say: is told one line, once the world can be reached.
+        num_processes: among which the kernel shares out the sessions.
 
     Raises:
         ConfigError: there is no such world, or the port is taken.
     """
     served = Served(config, max_sessions, panel)
-    try:
-        listening = create_server((host, port), backlog=1024)
-    except (OSError, OverflowError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
-            "machine, such as 127.0.0.1; if the port is in use, take another, or 0 for a free one"
-        ) from error
+    _listen(host, port).close()  # sockets that share a port are not refused by each other
+    listening = [_listen(host, port, num_processes > 1)]
+    port = listening[0].getsockname()[1]
+    listening += [_listen(host, port, True) for _ in range(num_processes - 1)]
+    for own in listening[1:]:
+        FORK.Process(target=_serve, args=(served, own), daemon=True).start()
     count = sum(map(len, served.pages["/tasks"].values())) or "seeds for"
-    url = f"http://{host}:{listening.getsockname()[1]}"
+    url = f"http://{host}:{port}"
     say(f"{config.id} at {url} : {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it")
+    _serve(served, listening[0])
 
+
+def _serve(served: Served, listening: socket) -> None:
     async def until_the_end() -> None:
+        if (parent := parent_process()) is not None:  # which this process does not outlive
+            asyncio.get_running_loop().add_reader(parent.sentinel, os._exit, 0)
         async with server_at(listening, served.pages, served.play) as server:
             await server.serve_forever()
 
     with suppress(KeyboardInterrupt):
         asyncio.run(until_the_end())
+
+
+def _listen(host: str, port: int, is_shared: bool = False) -> socket:
+    try:
+        return create_server((host, port), backlog=1024, reuse_port=is_shared)
+    except (OSError, OverflowError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
+            "machine, such as 127.0.0.1; if the port is in use, take another, or 0 for a free one"
+        ) from error

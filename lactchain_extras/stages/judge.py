@@ -1,9 +1,9 @@
 """Judges critics, or anything else that gives states numbers, by what a policy's states are worth.
 
 Reads an actor and critics; writes RUN/states.json (what each state reads like, and its exact value,
-so that others can bring numbers for them), and RUN/judgement.json with figures and intervals. Where
-the model of the world is known the values are exact, of the actor under constrained decoding;
-elsewhere each of some start states is played over and over.
+so that others can bring numbers for them), RUN/judgement.json with figures and intervals, and
+RUN/pairs_in_order.svg. Where the model of the world is known the values are exact, of the actor
+under constrained decoding; elsewhere each of some start states is played over and over.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from lactchain.runs import distributed
 from lactchain.runs.console import console, plain, table
 from lactchain.runs.run import Run
 from lactchain.stages.stage_run import BatchSettings, place_of, stage
-from lactchain.storage.files import to_json
+from lactchain.storage.files import atomic_write, to_json
 from lactchain.storage.manifests import write_with_manifest
 from lactchain.storage.results import result_of
 from lactchain.types import Critic
@@ -101,6 +101,7 @@ def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
 def _by_model(
     config: JudgeConfig, run: Run, critics: dict[str, Critic], actor: Any, env: LanguageEnv
 ) -> dict[str, dict[str, Any]]:
+    from lactchain_extras.explorer.plots import line_chart
     from lactchain_extras.judging import Numbers, Yardstick, judge
 
     count, seed = config.num_candidates, config.run.seed
@@ -112,7 +113,16 @@ def _by_model(
     columns = zip(yardstick.states, yardstick.texts, exact, strict=True)
     states = [{"state": s, "text": text, "value": value} for s, text, value in columns]
     _write(run.path("states.json"), {"gamma": config.gamma, "states": states})
-    return {name: judge(critic, yardstick) for name, critic in critics.items()}
+    figures = {name: judge(critic, yardstick) for name, critic in critics.items()}
+    lines = {
+        name: ([part["from"] for part in found["by_margin"]],
+               [part["pairs_right"] for part in found["by_margin"]])
+        for name, found in figures.items()
+    }  # fmt: skip
+    if lines:
+        chart = line_chart("pairs put in order", lines, "better by at least")
+        atomic_write(run.path("pairs_in_order.svg"), str(chart))
+    return figures
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -27,6 +27,8 @@ class ServeConfig(Bounded):
     """Port; 0: one that is free, which the first line names."""
     max_sessions: Count = 64
     """Players at once; one more is told that there is no room."""
+    num_processes: Annotated[int, Bound(at_least=1, at_most=1024)] = 1
+    """Among which the sessions are shared out, for worlds that compute for long at each step."""
     panel: str | None = None
     """A file of tasks that others can cite, or a shipped one (`scripts/panel.py`), whose numbers
     are those of `index`; null: every start state."""
@@ -51,4 +53,4 @@ def main(config: ServeConfig) -> None:
         console.print(plain(line), soft_wrap=True)
 
     where = config.host, config.port, config.max_sessions
-    serve(config.environment, *where, say, config.panel)
+    serve(config.environment, *where, say, config.panel, config.num_processes)

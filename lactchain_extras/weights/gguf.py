@@ -79,6 +79,8 @@ def _read(file: Path) -> tuple[dict[str, Any], list[Any]]:
         )
     from gguf import GGUFReader
 
+    if file.exists() and not file.is_file():
+        raise DataError(f"{file}: expected a GGUF file, got a folder, a pipe or a device")
     with file.open("rb") as stream:
         if stream.read(4) != b"GGUF":
             raise DataError(f"{file}: expected a GGUF file, got another; take the .gguf itself")

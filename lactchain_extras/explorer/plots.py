@@ -7,20 +7,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
 
 import numpy as np
-from jinja2 import FileSystemLoader
 from markupsafe import Markup
 
 from lactchain_extras.explorer.report import environment
 
-shapes = (
-    environment.overlay(loader=FileSystemLoader(Path(__file__).parent))
-    .get_template("shapes.svg")
-    .module
-)
-"""Functions that return pieces of a picture: see `shapes.svg`."""
+shapes = environment.get_template("shapes.svg").module
+"""Functions that return pieces of a picture: see `templates/shapes.svg`."""
 BEFORE, AFTER = "#9fb3c8", "#2166ac"
 LINE_COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#8073ac", "#b35806", "#35978f", "#c51b7d")
 AXIS = "#9fb3c8"
