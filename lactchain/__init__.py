@@ -4,6 +4,11 @@ Importing it registers the Gymnasium ids. Each public name is loaded from its mo
 first asked for, so that the import costs no torch.
 """
 
+from lactchain.runs import signals as _signals
+
+if _signals.is_command():  # first, as what follows takes some tenths of a second
+    _signals.end_at_once()
+
 from importlib import import_module
 from typing import Any
 

@@ -3,14 +3,16 @@
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from run_setups import Config, launched, start
+from run_setups import ROOT, Config, launched, start
 
 from lactchain.errors import (
     ConfigError,
@@ -20,7 +22,8 @@ from lactchain.errors import (
     Interrupted,
     NonFiniteError,
 )
-from lactchain.runs.process import STOPPING, launch, seed_everything
+from lactchain.runs.process import launch, seed_everything
+from lactchain.runs.signals import STOPPING
 
 
 @pytest.fixture
@@ -175,6 +178,35 @@ def test_every_signal_that_ends_a_process_saves_first(heard, sent, code):
         out, err = process.communicate(timeout=20)
     assert (out, process.returncode) == ("saved\n", code), err
     assert err.endswith("\nstopped at step 3, saved in runs/x\n")
+
+
+STOPPED_AT = """
+import os, signal, sys
+number = int(os.environ["SIGNAL"])  # what runs in a background may not hear it
+signal.signal(number, signal.default_int_handler if number == 2 else signal.SIG_DFL)
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == os.environ["AT"]:
+            os.kill(os.getpid(), number)
+sys.meta_path.insert(0, Finder)
+"""
+COMMANDS = {
+    "script": [sys.executable, str(ROOT / "scripts/train_critic.py")],
+    "module": [sys.executable, "-m", "lactchain", "train_critic"],
+    "command": [str(Path(sys.executable).with_name("lactchain")), "train_critic"],
+}
+
+
+@pytest.mark.parametrize("module", ["gymnasium", "lactchain.runs.process", "jsonargparse"])
+@pytest.mark.parametrize("way", COMMANDS)
+def test_a_command_that_is_stopped_while_it_is_imported_ends_without_a_word(way, module, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(STOPPED_AT)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        variables = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "AT": module, "SIGNAL": str(int(number))}
+        ended = subprocess.run(
+            COMMANDS[way], env=os.environ | variables, capture_output=True, text=True
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (128 + number, "", "")
 
 
 def test_a_second_signal_ends_at_once():

@@ -50,6 +50,9 @@ def start(
 def _main(
     command: list[str], log: Path, before: Callable[[], Any] | None, variables: dict[str, str]
 ) -> None:
+    from lactchain.runs.signals import end_at_once
+
+    end_at_once()  # as in a command
     os.environ.update(variables)
     sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = open(log, "a")  # noqa: SIM115
     os.dup2(sys.stdout.fileno(), 1)

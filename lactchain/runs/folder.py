@@ -146,20 +146,21 @@ def _lock(directory: Path) -> IO[str]:
     lock = open(path, "a+")  # noqa: SIM115  - open for as long as the run is
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError:
         with lock:
             lock.seek(0)
             owner = lock.read().strip()
-        if isinstance(error, BlockingIOError):
-            raise ConfigError(
-                f"{directory}: process {owner} works in this folder; "
-                "wait for it, or choose another with --run.run_dir"
-            ) from None
-        raise DiskError(
-            f"{directory}: the file system does not lock files ({error.strerror}); mount it with "
-            "locks (NFS: nfsvers=4, or local_lock=flock for a single machine), or choose a folder "
-            "on another with --run.run_dir"
-        ) from error
+        raise ConfigError(
+            f"{directory}: process {owner} works in this folder; "
+            "wait for it, or choose another with --run.run_dir"
+        ) from None
+    except OSError as error:
+        with lock:
+            raise DiskError(
+                f"{directory}: the file system does not lock files ({error.strerror}); mount it "
+                "with locks (NFS: nfsvers=4, or local_lock=flock for a single machine), or choose "
+                "a folder on another with --run.run_dir"
+            ) from error
     lock.truncate(0)
     lock.write(f"{os.getpid()}\n")
     lock.flush()

@@ -42,11 +42,7 @@ from lactchain.runs import distributed
 from lactchain.runs.console import LogLines, console, guard_streams, leave_streams, one_line, tell
 from lactchain.runs.preflight import look_up
 from lactchain.runs.progress import is_watched, nothing_under_way
-
-AT_ONCE = (signal.SIGTERM, signal.SIGINT)
-STOPPING = (*AT_ONCE, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""Signals that a process saves after: besides Ctrl-C and SIGTERM that of a terminal that closes,
-and those by which schedulers warn of a time limit. The first two, said again, end it at once."""
+from lactchain.runs.signals import AT_ONCE, STOPPING
 
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
@@ -326,5 +322,7 @@ def _git_commit() -> str | None:
     root = Path(__file__).parents[2]
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
-    command = ("git", "-C", root, "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip() or None
+    git = ("git", "-C", str(root))
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True)
+    return f"{head.stdout.strip()}{'+' if changed.returncode else ''}" if head.stdout else None

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from lactchain.errors import ProcessLost
 from lactchain.runs.distributed import POLL_SECONDS
-from lactchain.runs.process import STOPPING, stop_requested
+from lactchain.runs.process import stop_requested
+from lactchain.runs.signals import STOPPING
 
 
 def on_processes(words: Sequence[str], count: int) -> list[str]:

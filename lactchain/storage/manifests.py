@@ -204,6 +204,8 @@ def describe(content: bytes) -> dict[str, Any]:
 
 
 def _check_origin(path: Path, manifest: Mapping[str, Any]) -> None:
+    if origin(path)["run_id"] is None:
+        return
     if reason := misplacement(path, manifest):
         raise DataError(
             f"{path}: was written elsewhere ({reason}); remove it, and keep copies outside of the "
