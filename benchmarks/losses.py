@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 from measuring import ROOT, command_line, markdown, shown, student, summary
-from preference_losses import LOSSES, PreferenceLossTrainer, ScoredRow
 from worlds import WORLDS
 
 from lactchain.config.parsing import parse
@@ -51,6 +50,7 @@ from lactchain.stages.run_pipeline import sized
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.files import append_json_lines, read_json_lines
 from lactchain.trainers.base import save_result, train, training_arguments
+from lactchain_extras.preference_losses import LOSSES, PreferenceLossTrainer, ScoredRow
 
 TABLE_WORLDS = ("gridworld_4x4", "frozen_lake_8x8", "taxi", "slippery_lake", "words")
 SWEEP_WORLDS, SWEEP_SEED = ("gridworld_4x4",), 100

@@ -94,7 +94,7 @@ def play(arguments: list[str], folder: Path, seed: int, processes: int) -> None:
         command += ["configs/accelerate/cpu_2_processes.yaml", "--num_processes", str(processes)]
     command += ["scripts/run_pipeline.py", "--config", "configs/run_pipeline/tiny.yaml"]
     command += [*arguments, "--run.run_dir", str(folder), "--run.seed", str(seed)]
-    env = environment(ROOT / "tests", ROOT / "benchmarks")  # which have worlds of their own
+    env = environment(ROOT / "tests")  # which have worlds from outside of the package
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_suffix(".log"), "w") as log:
         subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log, check=False)

@@ -4,13 +4,13 @@ import math
 from functools import partial
 from types import SimpleNamespace
 
-import preference_losses
 import pytest
 import torch
-from preference_losses import LOSSES, PreferenceLossTrainer, Scored
 from training_setups import make_simpo, open_run
 
 from lactchain.config.settings import SimPOConfig
+from lactchain_extras import preference_losses
+from lactchain_extras.preference_losses import LOSSES, PreferenceLossTrainer, Scored
 
 pytestmark = pytest.mark.extras
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lactchain import plugins
-from lactchain.config.parsing import differences, to_dict
+from lactchain.config.parsing import differences, to_dict, with_values
 from lactchain.config.settings import EnvironmentConfig, PlayerConfig, recast
 from lactchain.data import alarms
 from lactchain.environments.language import make_language_env
@@ -35,7 +35,7 @@ from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
-from lactchain.stages.sizing import RULES, fill, is_null, with_values
+from lactchain.stages.sizing import RULES, fill, is_null
 from lactchain.stages.stage_run import BatchSettings, dry_run, place_of, require_numbers, stage
 from lactchain.stages.world_facts import measure_world
 from lactchain.storage.files import read_json, to_json
