@@ -140,9 +140,9 @@ def test_runs_that_cannot_be_compared_are_refused(run, tmp_path):
         comparing.compare([first, first])
     with pytest.raises(ConfigError):
         comparing.compare([first, str(tmp_path / "nothing")])
-    for odd in ({"config": "x"}, {"config": None}, {"imports": 5}, {"imports": [[1]]}):
+    for odd in ({"config": "x"}, {"config": None}):
         write_run_file(tmp_path / "b", odd)
-        with pytest.raises(DataError, match=rf"{next(iter(odd))}: expected a"):
+        with pytest.raises(DataError, match=rf"{next(iter(odd))}: expected"):
             _ = open_run(tmp_path / "b").config
     with pytest.raises(ValueError, match="runs: expected two folders or more"):
         compare.CompareConfig((first,))

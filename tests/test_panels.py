@@ -20,7 +20,7 @@ from lactchain.data.episodes import all_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.errors import ConfigError, DataError
 from lactchain.stages import evaluate
-from lactchain.storage.files import read_json, seal, unseal, write_json, write_sealed
+from lactchain.storage.files import read_json, read_sealed, seal, write_json, write_sealed
 from lactchain.types import FunctionPolicy
 from lactchain.worlds.gridworld import GridTables
 from lactchain_extras import panels, trl
@@ -119,7 +119,7 @@ FORGED = {
 @pytest.mark.parametrize(("change", "words"), FORGED.values(), ids=FORGED)
 def test_a_result_that_is_not_what_it_says_is_refused(result, tmp_path, change, words):
     path, written = result
-    told, forged = unseal(read_json(written)), tmp_path / "forged.json"
+    told, forged = read_sealed(written, ""), tmp_path / "forged.json"
     write_sealed(forged, told | change(told))
     with pytest.raises(DataError, match=words):
         panels.verify(path, forged)
@@ -167,7 +167,7 @@ def test_a_panel_of_other_kinds_of_values_is_refused(panel, change, words):
 def test_a_world_that_is_none_is_refused_in_a_line(result, tmp_path, name, value):
     path, written = result
     told = panels.read_panel(path)
-    forged, answers = tmp_path / "panel.json", unseal(read_json(written))
+    forged, answers = tmp_path / "panel.json", read_sealed(written, "")
     changed = told | {"world": told["world"] | {name: value}}
     write_sealed(forged, changed)
     write_sealed(tmp_path / "result.json", answers | {"panel": seal(changed)["seal"]})
@@ -268,8 +268,8 @@ def test_another_python_verifies_a_result_and_refuses_a_forged_one(elsewhere, re
     path, written = result
     code, told = elsewhere("panel", "--file", path, "--verify", written)
     assert code == 0 and "success_rate" in told
-    forged = json.loads(written.read_text())
+    forged = read_sealed(written, "")
     forged["answers"].pop()
-    write_json(tmp_path / "forged.json", seal(unseal(forged)))
+    write_sealed(tmp_path / "forged.json", forged)
     code, told = elsewhere("panel", "--file", path, "--verify", tmp_path / "forged.json")
     assert code == 3 and "expected answers to 20 tasks" in told

@@ -42,7 +42,7 @@ POOLINGS = {"mean": "mean", "mean_tokens": "mean", "lasttoken": "last"}
 
 
 @dataclass(frozen=True)
-class Stored(Bounded):
+class _Stored(Bounded):
     """What stands beside the weights: of `CriticConfig`, `precision` and `EmbeddingCritic`."""
 
     model: str
@@ -140,12 +140,12 @@ class EmbeddingCritic(HeadedModel):
     def read_meaning(cls, directory: Path) -> dict[str, Any]:
         """What `save` wrote about the values in a folder; `DataError` if it is none, or damaged."""
         file = directory / cls.config_file
-        names = [field.name for field in fields(Stored)]
+        names = [field.name for field in fields(_Stored)]
         how = "expected a folder that a critic saved"
         stored = read_versioned_json(file, cls.schema_version, names, how)
         try:
-            check_types(Stored, {name: stored[name] for name in names})
-            Stored(**{name: stored[name] for name in names})
+            check_types(_Stored, {name: stored[name] for name in names})
+            _Stored(**{name: stored[name] for name in names})
         except (ValueError, OverflowError) as error:
             raise DataError(f"{file}: {error}; copy the critic whole, or train it anew") from error
         return stored
