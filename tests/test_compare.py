@@ -140,7 +140,7 @@ def test_runs_that_cannot_be_compared_are_refused(run, tmp_path):
         comparing.compare([first, first])
     with pytest.raises(ConfigError):
         comparing.compare([first, str(tmp_path / "nothing")])
-    for odd in ({"config": "x"}, {"config": None}):
+    for odd in ({"config": "x"}, {"config": None}, {"imports": 5}, {"imports": [[1]]}):
         write_run_file(tmp_path / "b", odd)
         with pytest.raises(DataError, match=rf"{next(iter(odd))}: expected"):
             _ = open_run(tmp_path / "b").config

@@ -77,6 +77,9 @@ def read_run_file(folder: Path) -> dict[str, Any]:
         raise DataError(
             f"{folder / RUN_FILE}: config: expected settings by name, got others; {how}"
         )
+    imports = facts.get("imports", [])
+    if not (isinstance(imports, list) and all(isinstance(name, str) for name in imports)):
+        raise DataError(f"{folder / RUN_FILE}: imports: expected names of modules; {how}")
     return facts
 
 
