@@ -16,6 +16,7 @@ import numpy as np
 
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.settings import WorldConfig
+from lactchain.environments.faults import undone
 from lactchain.environments.registry import find_env
 from lactchain.errors import EnvironmentFault, Interrupted
 from lactchain.functional.random_streams import env_seeds
@@ -79,14 +80,20 @@ def evaluate_members(
     envs = MemberEnvs(id, num_members, num_episodes, seeds, **kwargs)
     try:
         returns, lengths = np.zeros(envs.shape), np.zeros(envs.shape, dtype=np.int64)
-        playing = np.ones(envs.shape, dtype=bool)
+        playing, observations = np.ones(envs.shape, dtype=bool), envs.observations
+        play = undone(envs.envs.step)  # without what only learning needs, a third of the time
         while playing.any():
             if stop_requested():
                 raise Interrupted(stop_requested(), "stopped in an evaluation")
-            step = envs.step(np.asarray(act(envs.observations)))
-            returns += np.where(playing, step.rewards, 0.0)
+            actions = np.asarray(act(observations))
+            flat = actions.reshape(-1, *actions.shape[2:])
+            after, rewards, terminated, truncated, _ = play(flat)
+            envs.check_finite("reward", rewards, flat)
+            envs.check_finite("observation", after, flat)
+            observations = after.reshape(*envs.shape, *after.shape[1:])
+            returns += np.where(playing, rewards.reshape(envs.shape), 0.0)
             lengths += playing
-            playing &= ~(step.terminated | step.truncated)
+            playing &= ~(terminated | truncated).reshape(envs.shape)
             if lengths.max() >= MOST_STEPS and playing.any():
                 raise EnvironmentFault(
                     f"{id}: an episode of an evaluation has not ended after {MOST_STEPS:,} steps;"

@@ -80,7 +80,7 @@ class MemberEnvs(Stored):
             seed = env_seeds(seed, "copy", num_members * num_envs)
         self._seeds = seed
         start, _ = self.envs.reset(seed=self._seeds)
-        self._check_finite("observation", start)
+        self.check_finite("observation", start)
         self.observations = self._members(np.array(start))
         self.num_env_steps = 0
         self.episodes: list[FinishedEpisode] = []
@@ -98,12 +98,12 @@ class MemberEnvs(Stored):
         *step, infos = self.envs.step(flat.copy())
         # Copies: a batch may write each step over the last one.
         after, rewards, terminated, truncated = map(np.array, step)
-        self._check_finite("reward", rewards, flat)
+        self.check_finite("reward", rewards, flat)
         successors, ended = after, terminated | truncated
         if ended.any():
             successors = after.copy()
             successors[ended] = np.stack(infos["final_obs"][ended])
-        self._check_finite("observation", successors, flat)
+        self.check_finite("observation", successors, flat)
         step = Transition(
             observations=self.observations,
             actions=actions,
@@ -117,7 +117,7 @@ class MemberEnvs(Stored):
         self._returns += step.rewards
         self._lengths += 1
         if successors is not after:
-            self._check_finite("observation", after)
+            self.check_finite("observation", after)
             self._note_episodes(ended.reshape(self.shape))
         return step
 
@@ -139,7 +139,7 @@ class MemberEnvs(Stored):
         self.envs.unwrapped.set_state(deepcopy(state["envs"]))
         super().load_state_dict(state)
 
-    def _check_finite(self, name: str, rows: np.ndarray, actions: np.ndarray | None = None) -> None:
+    def check_finite(self, name: str, rows: np.ndarray, actions: np.ndarray | None = None) -> None:
         """Refuses rewards or observations (P·N, …) that are not finite, which actions led to."""
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
             copy = int(np.argwhere(~np.isfinite(rows))[0][0])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial, singledispatch
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import gymnasium as gym
@@ -33,6 +33,15 @@ NUM_STARTS = 500
 def reset_into(env: gym.Env, state: State) -> tuple[Any, dict[str, Any]]:
     """`TextView.set_state` of worlds that are told the state as an option of `reset`."""
     return env.reset(options={"state": state})
+
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def fresh(call: Call) -> Call:
+    """Marks a function of a shipped view that makes its value anew: it is not copied."""
+    call.is_fresh = True  # type: ignore[attr-defined]
+    return call
 
 
 def every_ending(env: gym.Env) -> bool:
@@ -170,7 +179,9 @@ class TextView:
         return {
             name: partial(ways[name], self if name == "model" else name, call)
             for name, call in known.items()
-            if call is not None and getattr(call, "func", None) not in ways.values()
+            if call is not None
+            and getattr(call, "func", None) not in ways.values()
+            and not getattr(call, "is_fresh", False)
         }
 
     def check(self, env: gym.Env) -> None:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from lactchain import plugins
 from lactchain.environments.exact import TabularModel
 from lactchain.environments.faults import at_least_one, rewards_of
-from lactchain.environments.views import TextView, every_ending, reset_into
+from lactchain.environments.views import State, TextView, every_ending, fresh, reset_into
 from lactchain.types import Reward
 
 UP, RIGHT, DOWN, LEFT = range(4)
@@ -236,10 +236,15 @@ def tabulate(scheme: Reward, observations: np.ndarray, next_state: np.ndarray) -
 
 def cell_view(place: slice, **fields: Any) -> TextView:
     """The view of a `CellWorld`; `place` are the fields of a state that say where the agent is."""
-    own = {"get_state": attrgetter("unwrapped.fields"), "set_state": reset_into}
+    own = {"get_state": _state, "set_state": reset_into}
     own |= {name: attrgetter(f"unwrapped.tables.{path}") for name, path in _OF_TABLES.items()}
-    own |= {"success": every_ending, "position": partial(_position, place)}
+    own |= {"success": every_ending, "position": fresh(partial(_position, place))}
     return TextView(**own | fields)
+
+
+@fresh
+def _state(env: gym.Env) -> State:
+    return env.unwrapped.fields
 
 
 def _position(place: slice, env: gym.Env) -> list[int]:

@@ -11,7 +11,7 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 
 from lactchain.environments.exact import TabularModel
-from lactchain.environments.views import State, TextView, every_ending, shipped_view
+from lactchain.environments.views import State, TextView, every_ending, fresh, shipped_view
 from lactchain.inspection.pictures import Mark, Picture, Scene
 
 _PLACES = ("red (0, 0)", "green (4, 0)", "yellow (0, 4)", "blue (3, 4)")
@@ -34,7 +34,7 @@ def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
         brief="{x} {y}",
         describe=partial(_cell, world.ncol, {"goal_x": goal_x, "goal_y": goal_y, "map": rows}),
         model=partial(_model, good=world.desc.ravel() == b"G"),
-        position=partial(_position, world.ncol),
+        position=fresh(partial(_position, world.ncol)),
         success=_on_the_goal,
         picture=_board(world.desc.shape[::-1], _letters(world.desc)),
     )
@@ -51,7 +51,7 @@ def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
         "\nYou are at ({x}, {y}), the goal is at ({goal_x}, {goal_y}).{feedback}",
         brief="{x} {y}",
         describe=partial(_cell, width, {"goal_x": width - 1, "goal_y": height - 1}),
-        position=partial(_position, width),
+        position=fresh(partial(_position, width)),
         success=every_ending,
         picture=_board(
             (width, height),
@@ -148,6 +148,7 @@ def _position(width: int, env: gym.Env) -> list[int]:
     return [int(part) for part in divmod(env.unwrapped.s, width)][::-1]
 
 
+@fresh
 def _taxi_position(env: gym.Env) -> list[int]:
     return list(env.unwrapped.decode(env.unwrapped.s))[1::-1]
 
@@ -156,6 +157,7 @@ def _on_the_goal(env: gym.Env) -> bool:
     return env.unwrapped.desc.flat[env.unwrapped.s] == b"G"
 
 
+@fresh
 def _state(env: gym.Env) -> State:
     return {"state": int(env.unwrapped.s)}
 
