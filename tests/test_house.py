@@ -21,11 +21,11 @@ from test_layers import LAYERS, PACKAGE, unit_of
 
 AT_MOST = {  # and the goals: 0, but for
     "files at the root": 7,  # 8
-    "files of train_simpo": 57,  # 20
-    "files of train_critic": 53,  # 20
-    "files of run_pipeline": 47,  # 20
-    "climbs of train_simpo": 6,
-    "climbs of train_critic": 6,
+    "files of train_simpo": 54,  # 20
+    "files of train_critic": 50,  # 20
+    "files of run_pipeline": 46,  # 20
+    "climbs of train_simpo": 5,
+    "climbs of train_critic": 4,
     "climbs of run_pipeline": 6,
 }
 """Today's figures; a figure that is not here is at most 0."""
