@@ -14,10 +14,8 @@ from pathlib import Path
 from lactchain import open_run
 from lactchain.inspection.run_view import RunView
 from lactchain.types import Trajectory
-
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
-import plots  # noqa: E402
-from plots import Markup, shapes  # noqa: E402
+from lactchain_extras.explorer import plots
+from lactchain_extras.explorer.plots import Markup, shapes
 
 WIDTH, HEIGHT = 800, 432
 TEXT_WIDTH = 30  # letters in a line beside a grid

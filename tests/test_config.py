@@ -249,13 +249,17 @@ def test_texts_that_no_value_can_be_are_refused_at_once(text, message, key, tmp_
     {"training": {"extra": {"x": {"class_path": "CODE.A"}}}},
     {"training": {"extra": {"x": "{class_path: CODE.A}"}}},
     {"run": {"report_to": [{"class_path": "CODE.A"}]}},
+    {"config": "OTHER"},
+    {"help": "x"},
 ], ids=str)  # fmt: skip
 def test_a_file_of_settings_imports_nothing_and_reads_no_other(value, tmp_path, monkeypatch):
     (tmp_path / "code_of_others.py").write_text("class A: pass")
     other = write(tmp_path / "other.yaml", "seed: 3")
     monkeypatch.syspath_prepend(tmp_path)
     text = json.dumps(value).replace("CODE", "code_of_others").replace("OTHER", other)
-    with pytest.raises(ConfigError, match="expected settings|class_path: no such key"):
+    with pytest.raises(
+        ConfigError, match="expected settings|(class_path|config|help): no such key"
+    ):
         parse(Config, ["--config", write(tmp_path / "config.yaml", text)])
     assert "code_of_others" not in sys.modules
 

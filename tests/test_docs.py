@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -314,3 +315,8 @@ def test_the_citation_and_the_workflow_are_of_this_project():
     assert {"run": ".ci/run"} in job["steps"] and os.access(ROOT / ".ci/run", os.X_OK)
     supported = {c.split()[-1] for c in project["classifiers"] if "Python :: 3." in c}
     assert {*job["strategy"]["matrix"]["python"]} <= supported
+
+
+def test_programs_of_the_pages_find_what_they_import(root):
+    for file in ("draw_quickstart.py", "code_map.py"):
+        runpy.run_path(str(root / "docs" / file), run_name="read")

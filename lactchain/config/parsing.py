@@ -79,7 +79,8 @@ def parse(
             )
         _check(found.items(), known)
         in_files |= found
-    _check(_options(argv), known)
+    own = ("config", "help", "print_config")  # of the parser
+    _check([(key, value) for key, value in _options(argv) if key not in own], known)
     try:
         namespace = parser.parse_args(argv)
     except argparse.ArgumentError as error:
@@ -194,8 +195,6 @@ def _check(found: Iterable[tuple[str, Any]], known: Sequence[str]) -> None:
     """Refuses keys that are none, and values that jsonargparse would take for files or code."""
     parts = {key.rpartition(".")[0] for key in known}
     for key, value in found:
-        if key in ("config", "help", "print_config"):
-            continue
         if not _is_known(key, known):
             near = _near(key, known)
             mend = f"; did you mean {' or '.join(near)}?" if near else ""

@@ -232,7 +232,7 @@ class Format(Generic[Row]):
 def _column(values: Sequence[Any], kind: pa.DataType, name: str) -> pa.Array:
     """A column of values; texts that UTF-8 cannot hold make it one of bytes."""
     if kind == JSON:
-        return _column([_as_json(value, name) for value in values], TEXT, name)
+        return _column([_as_json(value, name, n) for n, value in enumerate(values)], TEXT, name)
     if kind == TEXT:
         try:
             return pa.array(values, TEXT)
@@ -259,11 +259,11 @@ def _values(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> list[Any]:
     return _parsed(values) if kind == JSON else values
 
 
-def _as_json(value: Any, name: str) -> str:
+def _as_json(value: Any, name: str, number: int) -> str:
     try:
         return encode_json(value)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: expected what JSON can hold, {error}") from error
+        raise DataError(f"{name}: number {number}: expected what JSON can hold, {error}") from error
 
 
 def _parsed(texts: Sequence[str]) -> list[Mapping[str, Any]]:

@@ -15,7 +15,6 @@ from lactchain_extras.explorer.report import environment
 
 shapes = environment.get_template("shapes.svg").module
 """Functions that return pieces of a picture: see `templates/shapes.svg`."""
-BEFORE, AFTER = "#9fb3c8", "#2166ac"
 LINE_COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#8073ac", "#b35806", "#35978f", "#c51b7d")
 AXIS = "#9fb3c8"
 MAX_POINTS = 600  # of a curve
