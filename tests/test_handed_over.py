@@ -271,3 +271,38 @@ def test_an_array_of_objects_is_no_longer_the_worlds():
     state = plain({"held": held, "count": np.int64(3)})
     inner[0] = 2
     assert state == {"held": [[1], None], "count": 3} and type(state["count"]) is int
+
+
+class TupleRoom(gym.Env):
+    """Its state is a tuple, with which it compares."""
+
+    action_space, observation_space = gym.spaces.Discrete(2), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = (0, 0)
+        return 0, {}
+
+    def step(self, action):
+        won = self.at == (0, 0)
+        self.at = (0, 1)
+        return 1, float(won), won, False, {}
+
+    def put(self, state):
+        self.reset()
+        self.at = state["at"]
+        return 0, {}
+
+
+def test_a_state_that_holds_a_tuple_is_handed_back_with_it():
+    view = TextView(
+        action_names=["a", "b"],
+        template="{at}",
+        describe=lambda env, observation, info: {"at": env.unwrapped.at},
+        get_state=lambda env: {"at": env.unwrapped.at},
+        set_state=lambda env, state: env.unwrapped.put(state),
+        states=lambda env: [{"at": (0, 0)}],
+    )
+    env = LanguageEnv(TupleRoom(), view=view)
+    env.reset(options={"state": env.start_states()[0]})
+    assert env.step('["a"]')[1] == 1.0
