@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from lactchain_extras.comparing import student
+
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVE = ROOT / "benchmarks/RESULTS_ARCHIVE.md"
-T_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Student's quantiles for 1 to 9 degrees of freedom; the last one serves for more."""
 
 
 def command_line(doc: str) -> argparse.ArgumentParser:
@@ -80,14 +80,6 @@ def ratio(values: Sequence[float], others: Sequence[float]) -> float:
 
 
 # --- figures over seeds ---------------------------------------------------------------------------
-
-
-def student(values: Sequence[float]) -> tuple[float, float]:
-    """Mean over seeds, and half the width of Student's 95 % interval; NaN of a single seed."""
-    if len(values) < 2:
-        return float(np.mean(values)), float("nan")
-    quantile = T_95[min(len(values) - 1, len(T_95)) - 1]
-    return float(np.mean(values)), float(quantile * np.std(values, ddof=1) / len(values) ** 0.5)
 
 
 def shown(values: Sequence[float], form: str = "{:.3f}") -> str:

@@ -28,6 +28,8 @@ FIGURES = {
 """Columns of runs, by their names in summaries of pipelines, classic agents and evaluations."""
 NO_CHANGE = ("run.run_dir", "run.report_to")
 """Settings that are of no interest where runs differ."""
+T_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Student's quantiles for 1 to 9 degrees of freedom; the last one serves for more."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,33 @@ def figures(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     return rows
 
 
+def over_seeds(runs: Sequence[RunView]) -> list[dict[str, Any]]:
+    """Means over runs that differ in their seed alone, and the half width of their 95 % interval.
+
+    A row for each group of two seeds or more (`student`); a word where a run lacks a figure.
+    """
+    groups: dict[str, list[int]] = {}
+    for number, run in enumerate(runs):
+        flat = {name: now for name, (_, now) in differences({}, run.config).items()}
+        kept = {name: now for name, now in flat.items() if name not in {*NO_CHANGE, "run.seed"}}
+        groups.setdefault(json.dumps(kept, sort_keys=True), []).append(number)
+    rows, seeds = figures(runs), [run.config.get("run", {}).get("seed") for run in runs]
+    return [
+        {"runs": rows[group[0]]["run"], "seeds": len(group)}
+        | {title: _mean([rows[number][title] for number in group]) for title in FIGURES}
+        for group in groups.values()
+        if len({seeds[number] for number in group}) == len(group) > 1
+    ]
+
+
+def student(values: Sequence[float]) -> tuple[float, float]:
+    """Mean over seeds, and half the width of Student's 95 % interval; NaN of a single seed."""
+    if len(values) < 2:
+        return float(np.mean(values)), float("nan")
+    quantile = T_95[min(len(values) - 1, len(T_95)) - 1]
+    return float(np.mean(values)), float(quantile * np.std(values, ddof=1) / len(values) ** 0.5)
+
+
 def known_figures(run: RunView) -> Mapping[str, Any]:
     """The summary of a run; of one without, what its newest evaluation and its rounds tell."""
     if run.summary is not None:
@@ -203,6 +232,12 @@ def _difference(before: np.ndarray, after: np.ndarray, better: int = 1) -> str:
     if low > 0 or high < 0:
         verdict = "better" if better * (low + high) > 0 else "worse"
     return f"{(after - before).mean():+.3f} ({low:+.3f} to {high:+.3f}), {verdict}"
+
+
+def _mean(cells: Sequence[Any]) -> str:
+    """A mean with its interval, or the word that stands for a figure that is not known."""
+    words = [cell for cell in cells if isinstance(cell, str)]
+    return words[0] if words else "{:.4g} ± {:.2g}".format(*student(cells))
 
 
 def _short(value: Any) -> str:

@@ -21,10 +21,11 @@ from lactchain_extras.stages import compare
 def run(tmp_path):
     """Writes a run that solved some start states, each in so many completions."""
 
-    def write(name, solved, rate=0.1, key="cell", episodes=1, success=0.5):
+    def write(name, solved, rate=0.1, key="cell", episodes=1, success=0.5, seed=0):
         folder = tmp_path / name
         folder.mkdir()
-        config = {"run": {"run_dir": str(folder)}, "training": {"learning_rate": rate}}
+        run = {"run_dir": str(folder), "seed": seed}
+        config = {"run": run, "training": {"learning_rate": rate}}
         write_run_file(folder, {"config": config})
         (folder / "config.yaml").write_text(json.dumps(config))
         results = [
@@ -146,3 +147,21 @@ def test_runs_that_cannot_be_compared_are_refused(run, tmp_path):
             _ = open_run(tmp_path / "b").config
     with pytest.raises(ValueError, match="runs: expected two folders or more"):
         compare.CompareConfig((first,))
+
+
+def test_runs_that_differ_in_their_seed_alone_are_a_mean_with_its_interval(run):
+    folders = [
+        *(run(f"a{seed}", [1, 2], seed=seed, success=seed / 2) for seed in range(3)),
+        *(run(f"b{seed}", [1, 2], rate=0.2, seed=seed) for seed in range(2)),
+        run("a_again", [1, 2], rate=0.3),
+    ]
+    first, second = comparing.over_seeds([open_run(folder) for folder in folders])
+    assert (first["runs"], first["seeds"]) == ("a0", 3)
+    assert first["success"] == "0.5 ± 1.2"  # 4.303 * 0.5 / sqrt(3)
+    assert first["CPU s"] == "–"
+    assert (second["runs"], second["seeds"], second["rounds"]) == ("b0", 2, "2 ± 0")
+
+
+def test_a_seed_that_was_run_twice_is_no_sample_of_seeds(run):
+    folders = [run("a", [1, 2]), run("b", [1, 2]), run("c", [1, 2], seed=1)]
+    assert comparing.over_seeds([open_run(folder) for folder in folders]) == []

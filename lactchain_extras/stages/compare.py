@@ -1,5 +1,7 @@
 """Compares runs: what they came to, which settings differ, and who solves what the other does not.
 
+Runs that differ in their seed alone are one row more: means over seeds, with intervals.
+
 Reads the run folders, finished or under way; writes nothing. Start states are paired, so that a
 difference has an interval: what lies within it may be luck.
 """
@@ -33,6 +35,8 @@ def main(config: CompareConfig) -> None:
     runs = [open_run(folder) for folder in config.runs]
     compared = comparing.compare(runs)
     table("What they came to", comparing.figures(runs))
+    if means := comparing.over_seeds(runs):
+        table("Means over seeds (± 95 %), named by the first of their runs", means)
     for run in runs:
         if run.summary is None:
             told = f"{run.directory}: its last evaluation so far is compared. {status(run)}"
