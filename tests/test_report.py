@@ -336,8 +336,14 @@ def test_a_page_tells_each_stage_that_begins_but_is_not_all_written_anew_each_ti
     page.begin("round_3/simpo")  # at once: all of it would cost more than a fiftieth of the time
     mended = (folder / "report.html").read_text()
     pages = [page.partition("</span><br>All else on this page is of ") for page in (whole, mended)]
-    assert [told.rpartition(": round_3/")[2] for told, _, _ in pages] == ["critic.", "simpo."]
+    told = [there.rpartition(": round_3/")[2].partition(" ")[0] for there, _, _ in pages]
+    assert told == ["critic.", "simpo."]
     assert pages[0][2] == pages[1][2]
+
+
+def test_a_world_that_nobody_imported_is_named_beside_what_draws_it(tmp_path):
+    write_run_file(tmp_path, {"config": {}, "imports": ["json", "my_worlds"]})
+    assert "drawn by lactchain report --import my_worlds" in render(open_run(tmp_path))
 
 
 def test_a_run_is_under_way_while_its_folder_is_locked_and_stopped_else(tmp_path, monkeypatch):
@@ -348,6 +354,7 @@ def test_a_run_is_under_way_while_its_folder_is_locked_and_stopped_else(tmp_path
         LivePage(run.directory).begin("round_1/critic")
         assert open_run(page.parent).state == "under way"
         assert "Under way: round_1/critic." in page.read_text()
+        assert f"looks again: lactchain report --run_dir {run.directory}<" in page.read_text()
         raise Interrupted(15, "stopped")
 
     monkeypatch.setattr(run_pipeline, "recipe", stopped)

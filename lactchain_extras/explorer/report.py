@@ -11,6 +11,8 @@ import json
 import logging
 import math
 import re
+import shlex
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -138,6 +140,8 @@ def render(
     missed = [*left_out(view), *(f"{o.name}/{name}" for o in beside for name in left_out(o))]
     facts += [f"{name} is damaged or not whole, not shown" for name in missed]
     facts += [f"{name} is not what the run was given" for name in _changed_settings(view)]
+    unknown = [name for name in view.environment.get("imports") or [] if name not in sys.modules]
+    facts += [f"drawn by lactchain report --import {','.join(unknown)}"] if unknown else []
     sides = (("before training", summary.before), ("after", summary.after))
     told = _embedded(view, beside, held, screen)
     text = environment.get_template("page.html").render(
@@ -175,6 +179,9 @@ def _changed_settings(view: RunView) -> list[str]:
 def _status(view: RunView, under_way: str) -> Markup:
     """How far an unfinished run is, and since when that is true."""
     told = status(view, under_way)
+    if told.startswith("Under way"):
+        look = shlex.join(["lactchain", "report", "--run_dir", str(view.directory)])
+        told += f" A run that is killed cannot say so here; this looks again: {look}"
     return Markup(STATUS).format(told and escape(f"{time.strftime(NOW)}: {told}"))
 
 
