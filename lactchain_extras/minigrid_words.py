@@ -6,6 +6,7 @@ five levels of BALROG (Paglieri et al. 2025) are here by its names for them:
 """
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from copy import deepcopy
@@ -123,8 +124,9 @@ class MiniGrid(gym.Env[np.ndarray, int]):
 
         Fields: mission, carrying; x, y and facing; what is seen, the nearest first, as from above
         (seen_at), by compass from the agent (seen_around), as the agent sees it (seen) and in few
-        words (near); free steps to the next wall that is seen: ahead, left, right. Without a
-        setting words are absolute; `relative` has them as the agent sees it.
+        words (near), which has what the mission does not name behind a semicolon; free steps to the
+        next wall or thing that the mission does not name: ahead, left, right. Without a setting
+        words are absolute; `relative` has them as the agent sees it.
         """
         is_babyai = isinstance(self.level, RoomGridLevel)
         return TextView(
@@ -190,6 +192,12 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, obj
         at.append(f"at ({x + across}, {y + down})")
         around.append(_both(_sides(across, "west", "east"), _sides(down, "north", "south")))
         ahead_of.append(_both(_steps(ahead, "ahead"), _sides(right, "left", "right")))
+    few: tuple[list[str], list[str]] = ([], [])
+    for (ahead, right, thing), *words in zip(things, named, ahead_of, strict=True):
+        is_other = not _is_named(thing, level.mission)
+        few[is_other].append(" ".join(words).replace(" and", ""))
+        if is_other and not thing.can_overlap():
+            walls.add((ahead, right))
     far = level.agent_view_size
     return {
         "mission": level.mission,
@@ -200,11 +208,16 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, obj
         "seen_at": _listed(named, at),
         "seen_around": _listed(named, around),
         "seen": _listed(named, ahead_of),
-        "near": ", ".join(map(" ".join, zip(named, ahead_of, strict=True))).replace(" and", ""),
+        "near": "; ".join(map(", ".join, few if few[1] else few[:1])),
         "ahead": next(free for free in range(far) if free + 1 == far or (free + 1, 0) in walls),
         "left": _free(walls, -1, far // 2),
         "right": _free(walls, 1, far // 2),
     }
+
+
+def _is_named(thing: Any, mission: str) -> bool:
+    """Whether a mission names a thing, by its kind alone or by its colour too."""
+    return re.search(rf"\b(a|the) ({thing.color} )?{thing.type}\b", mission) is not None
 
 
 def _free(walls: set[tuple[int, int]], side: int, far: int) -> int:

@@ -68,11 +68,25 @@ def test_a_scene_drawn_by_hand_in_all_words():
         "a locked blue door at (5, 4), a grey key at (2, 3), a red ball at (3, 2)"
     )
     assert seen["near"] == (
-        "locked blue door 1 ahead 2 right, grey key 2 ahead 1 left, red ball 3 ahead"
+        "; locked blue door 1 ahead 2 right, grey key 2 ahead 1 left, red ball 3 ahead"
     )
-    assert (seen["ahead"], seen["left"], seen["right"]) == (4, 1, 3)
+    assert (seen["ahead"], seen["left"], seen["right"]) == (2, 1, 3)
     assert (seen["x"], seen["y"], seen["facing"]) == (3, 5, "north")
     assert seen["carrying"] == "a yellow key"
+    for level.mission, near, ahead in (
+        (
+            "go to the red ball",
+            "red ball 3 ahead; locked blue door 1 ahead 2 right, grey key 2 ahead 1 left",
+            4,
+        ),
+        (
+            "open a door, then pick up the grey key",
+            "locked blue door 1 ahead 2 right, grey key 2 ahead 1 left; red ball 3 ahead",
+            2,
+        ),
+    ):
+        seen = env.view.describe(env.env, env.env.unwrapped._observation(), {})
+        assert (seen["near"], seen["ahead"]) == (near, ahead)
 
 
 @pytest.mark.parametrize("level_id", LEVELS)
