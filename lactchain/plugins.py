@@ -9,6 +9,8 @@ LactChain asks for these, and goes on without those that are not there:
 
 - `card(config, run, kind, summary)` describes the weights that a stage has saved;
 - `page(run_dir, under_way, anew)` draws a run folder, or tells on its page how far it is;
+- `data_sets` is a module that reads pairs and episodes of others: `read(path, "pairs")` files or
+  folders, and `pair_of(row, name)` a row with TRL's columns;
 - `recorder(config, run)` keeps what people look at of a pipeline's rounds;
 - `engines` is a module of servers that generate, and `workers` that play, in the place of this
   process;
@@ -16,7 +18,6 @@ LactChain asks for these, and goes on without those that are not there:
 - `frames(run)` is what that shows, as pandas data frames;
 - `inspections` is a module that reads what the recorder has left of each round;
 - `memory(config, batches)` prints what the batches of a stage take, in a dry run;
-- `minari` is a module that reads episodes in this format;
 - `films` is a module that makes moving pictures of episodes, and `pixels(world)` of a state;
 - `language_species` is what evolutionary search needs to know of language actors;
 - `panels` is a module of numbered tasks in files, and of results on them;

@@ -10,9 +10,9 @@ from datasets import Dataset, DatasetDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lactchain.data import parquet
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.errors import DataError
+from lactchain_extras.exchange import data_sets
 
 PAIR = {"prompt": "p", "chosen": "a", "rejected": "b"}
 EPISODE = {
@@ -255,7 +255,7 @@ def test_a_table_of_any_types_is_read_as_texts_or_refused_by_name(tmp_path, row)
 
 @pytest.mark.parametrize("kind", ["plain", "dictionary", "lists of dictionaries", "nothing"])
 def test_a_file_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(parquet, "MOST_UNPACKED", 2**20)
+    monkeypatch.setattr(data_sets, "MOST_UNPACKED", 2**20)
     long = pa.array(["x" * 2_000] * 20_000)
     if kind != "plain":
         long = long.dictionary_encode()

@@ -4,11 +4,15 @@ import subprocess
 import sys
 
 import pytest
+from training_setups import episodes, open_run
 
 import lactchain
 from lactchain import plugins
+from lactchain.data.sources import open_pairs, open_trajectories
+from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.registry import find_env
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, DataError
+from lactchain.storage.manifests import manifest_beside
 
 WITHOUT_EXTRAS = """
 import sys
@@ -70,3 +74,24 @@ def test_what_is_not_installed_is_nothing_or_an_error_that_names_the_setting(mon
         lactchain.load_values("no/folder")
     with pytest.raises(ConfigError, match="no Gymnasium environment 'gem:Sudoku'|module gem"):
         find_env("gem:Sudoku")
+
+
+def test_files_of_runs_are_read_by_the_core_alone_and_others_say_what_is_missing(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(plugins, "names", lambda group=plugins.ADD_ONS: {})
+    with open_run(tmp_path / "run") as run:
+        for number in range(2):
+            write_trajectories(run.path(f"trajectories/{number:05d}-of-00002.parquet"), episodes())
+    folder = run.directory / "trajectories"
+    for place in (run.directory, folder):
+        assert open_trajectories(place) == 2 * episodes()
+    assert open_trajectories(folder / "00000-of-00002.parquet") == episodes()
+    for file in (manifest_beside(folder / "00001-of-00002.parquet"), *folder.glob("00001*")):
+        file.unlink()
+        with pytest.raises(DataError, match="00001-of-00002"):
+            open_trajectories(folder)
+    (tmp_path / "a.jsonl").write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
+    for place in (tmp_path / "a.jsonl", tmp_path):
+        with pytest.raises(ConfigError, match=f"{place}: no installed package has the add-on data"):
+            open_pairs(place)

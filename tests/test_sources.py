@@ -19,6 +19,8 @@ from lactchain.models.prompting import PromptTemplate
 from lactchain.storage.manifests import manifest_beside
 from lactchain.types import Action, PreferencePair
 
+pytestmark = pytest.mark.extras
+
 PAIRS = [
     {"prompt": f"{x} 0 up 1 1", "chosen": chain_of(1), "rejected": chain_of(2)} for x in range(6)
 ]

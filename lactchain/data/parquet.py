@@ -18,7 +18,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -38,22 +38,17 @@ from lactchain.storage.manifests import (
     manifest_beside,
     read_manifest,
     read_with_manifest,
+    run_around,
     write_with_manifest,
 )
 
 ROWS_PER_GROUP = 4096
-ROWS_AT_ONCE, MOST_UNPACKED = 64, 2**28  # of a file of anybody; the second in bytes
-BYTES_OF_A_ROW = 512  # of Python, whatever is in it
-LISTS = (
-    pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
-    pa.types.is_list_view, pa.types.is_large_list_view,
-)  # fmt: skip
 TEXT, NUMBER = pa.string(), pa.float64()
 JSON = pa.json_()  # an object, which the file holds as text
 Row = TypeVar("Row")
 log = logging.getLogger(__name__)
 
-_NUMBERED = re.compile(r"\d{5}-of-(\d{5})\.parquet")
+SHARD = re.compile(r"\d{5}-of-(\d{5})\.parquet")
 encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -126,57 +121,23 @@ def files(path: str | Path) -> list[Path]:
 
 def _missing(found: Sequence[Path]) -> list[str]:
     """The names that numbered files, such as 00000-of-00003.parquet, lack."""
-    numbered = (_NUMBERED.fullmatch(path.name) for path in found)
+    numbered = (SHARD.fullmatch(path.name) for path in found)
     totals = {match[1] for match in numbered if match}
     wanted = {f"{n:05d}-of-{total}.parquet" for total in totals for n in range(int(total))}
     return sorted(wanted - {path.name for path in found})
 
 
-def read_foreign(path: Path, names: Collection[str]) -> list[dict[str, Any]]:
-    """The rows of a file of anybody, with the columns of these names; all others are None.
-
-    Raises:
-        DataError: it cannot be read, has a column twice, or unpacks to a thousand times its size.
-    """
-    try:
-        return _unpacked(path, names)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path}: no parquet file that can be read ({error})") from error
-
-
-def _unpacked(path: Path, names: Collection[str]) -> list[dict[str, Any]]:
-    most = max(MOST_UNPACKED, 1000 * path.stat().st_size)
-    file, batches = pq.ParquetFile(path), []
-    there = file.schema_arrow.names
-    if twice := {name for name in there if there.count(name) > 1}:
-        raise DataError(f"{path}: expected each column once, got {', '.join(twice)} twice")
-    total = file.metadata.num_rows * BYTES_OF_A_ROW
-    fields = [field for field in file.schema_arrow if field.name in names]
-    schema = pa.schema([field.with_type(_written_out(field.type)) for field in fields])
-    packed = file.iter_batches(batch_size=ROWS_AT_ONCE, columns=schema.names)
-    while total <= most and (batch := next(packed, None)) is not None:
-        batches.append(batch.cast(schema))
-        total += batches[-1].nbytes
-    if total > most:
-        raise DataError(f"{path}: expected rows of at most {most:,} bytes, got more")
-    rows = pa.Table.from_batches(batches, schema).to_pylist()
-    return [dict.fromkeys(there) | row for row in rows]
-
-
-def _written_out(kind: pa.DataType) -> pa.DataType:
-    """A type without dictionaries, by which a few bytes stand for many."""
-    if pa.types.is_dictionary(kind):
-        return _written_out(kind.value_type)
-    if any(is_one(kind) for is_one in LISTS):
-        return pa.list_(_written_out(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_written_out(field.type)) for field in kind])
-    return kind
-
-
 def has_manifest(path: str | Path) -> bool:
     """Whether a file has the manifest that `read_table` asks for."""
     return manifest_beside(path).is_file()
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a manifest vouches for it, or should: others beside have one, or it is of a run."""
+    if path.suffix.lower() != ".parquet":
+        return False
+    has_others = any(path.parent.glob("*-of-*.manifest"))
+    return has_manifest(path) or has_others or run_around(path) is not None
 
 
 @dataclass(frozen=True)

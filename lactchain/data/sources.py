@@ -1,65 +1,28 @@
 """Data to learn from, ours or somebody else's: preference pairs and episodes, whatever the file.
 
-What is not ours is a JSONL file, a parquet file or a folder of them, or a folder that Minari or
-`datasets.Dataset.save_to_disk` wrote. Of a data set in splits it is the one called train. Preference
-pairs have TRL's columns `prompt`, `chosen` and `rejected`, texts or conversations; where both
-conversations begin with the prompt it need not stand beside them ("implicit prompt"). An episode is a
-row of T decisions:
+What our runs wrote is read here, all else by the add-on `data_sets` (`lactchain.plugins`): pairs
+with TRL's columns `prompt`, `chosen` and `rejected`, and episodes, rows of `observations`,
+`completions`, `rewards`, `terminated` and, where it is known, `success`.
+"""
 
-| column | |
-|---|---|
-| observations | T + 1 texts: what each decision was asked with, and the last one; T will do where the episode terminated |
-| completions | T texts |
-| rewards | T numbers |
-| terminated | whether the last state is terminal; else the episode was cut |
-| success | optional: whether it ended well |
-"""  # noqa: E501
-
-import json
-import logging
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pyarrow as pa
+from typing import TypeVar
 
 from lactchain import plugins
 from lactchain.data import parquet
-from lactchain.data.parquet import JSON, NUMBER, TEXT
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import TRAJECTORIES, episode_of, plain_infos, read_trajectories
+from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.errors import DataError
-from lactchain.storage.files import parse_json_lines
-from lactchain.storage.manifests import RUN_FILE, run_around
 from lactchain.storage.results import result_of
-from lactchain.types import Action, Conversation, PreferencePair, Trajectory
+from lactchain.types import PreferencePair, Trajectory
 
-Row = Mapping[str, Any]
-Read = TypeVar("Read", PreferencePair, Trajectory)
+SUFFIXES = (".parquet", ".jsonl", ".ndjson")
+"""Of the files that data lie in, ours and others'."""
 
-SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json")
-ROUNDING = 1e-3  # by which the logarithm of a probability may be above 0
-_SHARD = re.compile(r"-\d+-of-\d+.*")
-_SPLIT = re.compile(
-    "(?<![a-z])(train|training|validation|valid|dev|val|test|testing|eval|evaluation"
-    "|held_?out|hold_?out)(?![a-z])",
-    re.I,
-)
-
-log = logging.getLogger(__name__)
-
-PAIR_COLUMNS = ("prompt", "chosen", "rejected")
-EPISODE_COLUMNS = {
-    "observations": pa.list_(TEXT),
-    "completions": pa.list_(TEXT),
-    "rewards": pa.list_(NUMBER),
-    "terminated": pa.bool_(),
-}
-TYPES = {TEXT: (str, "texts"), JSON: (str, "texts"), NUMBER: (int | float, "numbers")}
-READ = {*PAIR_COLUMNS, *EPISODE_COLUMNS, "success", *TRAJECTORIES.columns}
+Row = TypeVar("Row", PreferencePair, Trajectory)
 
 
 def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[PreferencePair]:
@@ -68,47 +31,41 @@ def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[Prefere
     Args:
         env: to learn in: pairs in states that it holds back are a `DataError` as well.
     """
-    place = result_of(path, "pairs")
-    pairs = _read(place, "pairs", read_pairs, lambda row, name, _: pair_of(row, name))
+    pairs = _read(result_of(path, "pairs"), "pairs", read_pairs)
     _check_practised(env, (pair.state for pair in pairs), path)
     return pairs
 
 
 def open_trajectories(path: str | Path, env: LanguageEnv | None = None) -> list[Trajectory]:
-    """Episodes of our files, of Minari, or of a data set with the columns of `EPISODE_COLUMNS`.
+    """Episodes of our files, or of any data set that the add-on `data_sets` reads.
 
-    Others may have written ours as well, or copied them without their manifests. `DataError` names
-    what is missing or damaged: a file, a column, a row that is no episode.
+    `DataError` names what is missing or damaged: a file, a column, a row that is no episode.
 
     Args:
         env: to learn in: decisions in states that it holds back are a `DataError` as well.
     """
-    place = result_of(path, "trajectories")
-    if (place / "data" / "metadata.json").is_file():
-        episodes = plugins.required("minari", str(place)).read_minari(place)
-    else:
-        episodes = _read(place, "episodes", read_trajectories, _episode)
+    episodes = _read(result_of(path, "trajectories"), "episodes", read_trajectories)
     _check_practised(env, (info.get("state") for e in episodes for info in e.infos[:-1]), path)
     return episodes
 
 
-def _read(
-    place: Path,
-    what: str,
-    read_ours: Callable[[Path], list[Read]],
-    read_row: Callable[[Row, str, int], Read],
-) -> list[Read]:
-    """What our files hold, by their own reader, or each row of anybody's, its name and number."""
-    is_saved = any((place / name).is_file() for name in ("state.json", "dataset_dict.json"))
-    files = [] if is_saved else _files(place)
-    if any(map(_is_ours, files)):  # one that has lost its manifest is refused
-        found = [row for file in files for row in read_ours(file)]
+def _read(place: Path, what: str, read_ours: Callable[[Path], list[Row]]) -> list[Row]:
+    if _is_ours(place):
+        found = read_ours(place)
     else:
-        rows = _saved(place) if is_saved else [row for file in files for row in _rows_in(file)]
-        found = [read_row(row, f"{place}: row {n}", n) for n, row in enumerate(rows)]
+        found = plugins.required("data_sets", str(place)).read(place, what)
     if not found:
         raise DataError(f"{place}: expected {what} to learn from, found none; name other data")
     return found
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether it is a file of ours, or a folder of our shards and no other data."""
+    if place.is_file():
+        return parquet.is_ours(place)
+    data = [file for file in place.rglob("*") if file.suffix in SUFFIXES]
+    shards = all(file.parent == place and parquet.SHARD.fullmatch(file.name) for file in data)
+    return shards and any(map(parquet.is_ours, data))
 
 
 def _check_practised(
@@ -131,212 +88,3 @@ def _check_practised(
                 f"{name}: expected no decision in a state that is held back, got one in {state};"
                 " record it with the same environment.held_back"
             )
-
-
-# --- files ---
-
-
-def _files(path: Path) -> list[Path]:
-    """The files that hold the rows of a data set, of its training split where it has several.
-
-    What holds runs is no data set: files of many kinds are in their folders. Of each folder the
-    numbered files must all be there.
-    """
-    if path.is_file():
-        if path.suffix.lower() in SUFFIXES:
-            return [path]
-        raise DataError(
-            f"{path}: expected a file that ends in {', '.join(SUFFIXES)}, or a folder of them; "
-            "write each row as a JSON object on a line of its own"
-        )
-    if any(path.rglob(RUN_FILE)):
-        return parquet.files(path)
-    tables = _inside(path, "*.parquet")
-    lines = [*_inside(path, "*.jsonl"), *_inside(path, "*.ndjson")]
-    if lines and tables:
-        named = f"{lines[0].name} and {tables[0].name}"
-        raise DataError(f"{path}: expected files of one kind, got {named}")
-    for folder in sorted({file.parent for file in tables}):
-        parquet.files(folder)
-    splits: dict[str, list[Path]] = {}
-    for file in tables or lines or parquet.files(path):
-        splits.setdefault(_split_of(file.relative_to(path)), []).append(file)
-    return splits[_training_split(path, splits)]
-
-
-def _inside(path: Path, pattern: str) -> list[Path]:
-    """Files at any depth by name, but not in hidden folders: copies of editors lie there."""
-    found = [file for file in sorted(path.rglob(pattern)) if file.is_file()]
-    return [f for f in found if not any(p.startswith(".") for p in f.relative_to(path).parts)]
-
-
-def _is_ours(file: Path) -> bool:
-    """Whether a manifest vouches for it, or should: others beside have one, or it is of a run."""
-    if file.suffix.lower() != ".parquet":
-        return False
-    has_others = any(file.parent.glob("*-of-*.manifest"))
-    return parquet.has_manifest(file) or has_others or run_around(file) is not None
-
-
-def _rows_in(file: Path) -> list[Row]:
-    if file.suffix.lower() == ".parquet":
-        return parquet.read_foreign(file, READ)
-    return parse_json_lines(file, file.read_bytes())
-
-
-def _saved(folder: Path) -> list[Row]:
-    """What `Dataset.save_to_disk` wrote into a folder, or `DatasetDict.save_to_disk`."""
-    from datasets import DatasetDict, load_from_disk
-
-    try:
-        found = load_from_disk(str(folder))
-        if isinstance(found, DatasetDict):
-            found = found[_training_split(folder, found)]
-        return found.to_list()
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise DataError(f"{folder}: damaged: {error}") from error
-
-
-def _split_of(file: Path) -> str:
-    """The split that a name tells, as data/train_prefs-00000-of-00001.parquet train_prefs."""
-    names = [_SHARD.sub("", file.stem), *(part for part in reversed(file.parent.parts))]
-    return next((name for name in names if _SPLIT.search(name)), "")
-
-
-def _training_split(path: Path, splits: Iterable[str]) -> str:
-    """The one that is for training, or the only one; `DataError` where neither is."""
-    names = sorted(splits)
-    if len(names) == 1:
-        return names[0]
-    if training := [name for name in names if name in ("train", "training")]:
-        left = ", ".join(name or "others" for name in names if name != training[0])
-        log.info("%s: the split %s is read, %s is not", path, training[0], left)
-        return training[0]
-    raise DataError(
-        f"{path}: expected one split, got {', '.join(name or 'others' for name in names)}; give the"
-        " file or the folder of one"
-    )
-
-
-# --- rows ---
-
-
-def pair_of(row: Row, name: str) -> PreferencePair:
-    """A preference pair of a row of TRL's columns; errors call the row `name`.
-
-    Raises:
-        DataError: naming the column that is missing, or not a text or a conversation.
-    """
-    _require(row, PAIR_COLUMNS, name, optional="prompt")
-    read = {c: _spoken(row[c], f"{name}: {c}") for c in PAIR_COLUMNS if row.get(c) is not None}
-    prompt, chosen, rejected = read.get("prompt"), read["chosen"], read["rejected"]
-    if isinstance(chosen, str) != isinstance(rejected, str):
-        raise DataError(f"{name}: expected two texts or two conversations, got one of each")
-    if isinstance(chosen, str):
-        if prompt is None:
-            raise DataError(f"{name}: expected {', '.join(PAIR_COLUMNS)}, got no prompt")
-        return PreferencePair(prompt, chosen, rejected)
-    asked = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else prompt
-    before = chosen[:-1]
-    is_asked = asked in (None, before) if before else prompt
-    if rejected[:-1] != before or not is_asked:
-        raise DataError(f"{name}: expected one prompt before the last messages, got two or none")
-    return PreferencePair(prompt or before, chosen[-1]["content"], rejected[-1]["content"])
-
-
-def _spoken(said: Any, name: str) -> str | Conversation:
-    """A text, or a conversation of texts; errors call it `name`."""
-    if isinstance(said, str):
-        return said
-    if not isinstance(said, list | tuple) or not said:
-        raise DataError(f"{name}: expected a text or a conversation, got {_shown(said)}")
-    for message in said:
-        parts = (message.get("role"), message.get("content")) if isinstance(message, dict) else ()
-        if not parts or not all(isinstance(part, str) for part in parts):
-            raise DataError(
-                f"{name}: expected messages of role and content, both texts, got {_shown(message)}"
-            )
-    return tuple({"role": m["role"], "content": m["content"]} for m in said)
-
-
-def _episode(row: Row, name: str, number: int) -> Trajectory:
-    """An episode of a row in our columns, or in those of `EPISODE_COLUMNS`."""
-    is_ours = "stop_reasons" in row
-    columns = TRAJECTORIES.columns if is_ours else EPISODE_COLUMNS
-    _require(row, tuple(columns), name)
-    try:
-        cells = {c: _cell(row[c], kind, f"{name}: {c}") for c, kind in columns.items()}
-        if is_ours:
-            return _with_likely_tokens(episode_of(**cells), name)
-        success = row.get("success")
-        if success is not None:
-            success = _cell(success, pa.bool_(), f"{name}: success")
-        observations, completions = cells["observations"], cells["completions"]
-        if cells["terminated"] and len(observations) == len(completions):
-            observations = (*observations, "")
-        return Trajectory(
-            env_id="",
-            seed=number,
-            observations=observations,
-            actions=tuple(map(Action, completions)),
-            rewards=cells["rewards"],
-            infos=plain_infos(completions, cells["rewards"], success),
-            terminated=cells["terminated"],
-            truncated=not cells["terminated"],
-        )
-    except (ValueError, OverflowError) as error:
-        raise DataError(f"{name} is no episode: {error}") from error
-
-
-def _with_likely_tokens(episode: Trajectory, name: str) -> Trajectory:
-    for action in episode.actions:
-        fits = len(action.logprobs) in (0, len(action.token_ids))
-        fits &= all(p <= ROUNDING for p in action.logprobs)
-        if not fits or min(action.token_ids, default=0) < 0:
-            raise DataError(
-                f"{name}: expected token ids from 0 on, and a log-probability, at most 0, for each"
-                f" or for none, got {action.token_ids} and {action.logprobs}"
-            )
-    return episode
-
-
-def _cell(value: Any, kind: pa.DataType, name: str) -> Any:
-    """A value of a column of some type, lists as tuples; the text "false" is no truth value."""
-    if pa.types.is_list(kind):
-        if not isinstance(value, list | tuple):
-            raise DataError(f"{name}: expected a list, got {_shown(value)}")
-        return tuple(_cell(one, kind.value_type, name) for one in value)
-    if kind == pa.bool_():
-        if not isinstance(value, int) or value not in (0, 1):
-            raise DataError(f"{name}: expected true or false, got {_shown(value)}")
-        return bool(value)
-    types, words = TYPES.get(kind, (int, "whole numbers"))
-    if isinstance(value, bool) or not isinstance(value, types):
-        raise DataError(f"{name}: expected {words}, got {_shown(value)}")
-    if kind == JSON:
-        return _object(value, name)
-    return float(value) if kind == NUMBER else value
-
-
-def _object(text: str, name: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{name}: expected JSON, {error}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{name}: expected a JSON object, got {_shown(found)}")
-    return found
-
-
-def _shown(value: Any) -> str:
-    return f"{str(value)[:60]!r} ({type(value).__name__})"
-
-
-def _require(row: Row, columns: Sequence[str], name: str, optional: str = "") -> None:
-    if missing := [c for c in columns if row.get(c) is None and c != optional]:
-        if missing[0] in row:
-            raise DataError(f"{name}: {missing[0]}: expected a value, got null; remove the row")
-        raise DataError(
-            f"{name}: expected {', '.join(columns)}, got {', '.join(row)}; {', '.join(missing)} "
-            "missing, rename or add the columns"
-        )

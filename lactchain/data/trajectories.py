@@ -63,24 +63,3 @@ def write_trajectories(
 def read_trajectories(path: str | Path) -> list[Trajectory]:
     """The episodes of a file, or of each `*.parquet` of a folder; see `Format.read`."""
     return TRAJECTORIES.read(path)
-
-
-def plain_infos(
-    completions: Sequence[str], rewards: Sequence[float], success: bool | None
-) -> tuple[dict[str, Any], ...]:
-    """The T + 1 infos of an episode of which nobody kept more than T completions and rewards.
-
-    Each completion counts as one executed action; `success` is None where nobody said.
-    """
-    nothing = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": None}
-    nothing |= {
-        "invalid_action": False,
-        "invalid_reason": None,
-        "success": None if success is None else False,
-    }
-    played = [
-        nothing | {"executed": [completion], "rewards": [reward], "bumped": [False]}
-        for completion, reward in zip(completions, rewards, strict=False)
-    ]
-    *before, last = nothing, *played
-    return *before, last | {"success": success}

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
+from lactchain import plugins
 from lactchain.config.settings import SimPOConfig
-from lactchain.data.sources import pair_of
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
@@ -192,6 +192,7 @@ class SimPOTrainer(UpdateMeanTrainer):
         check_family(model)
         share = can_read_once(model)
         if len(rows) and "prompt_ids" not in rows[0]:
+            pair_of = plugins.required("data_sets", "rows").pair_of
             pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
             template, most = PromptTemplate(tokenizer), context_length(model.config)
             rows, _ = preference_rows(pairs, template, tokenizer, most)

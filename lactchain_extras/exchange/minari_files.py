@@ -1,13 +1,12 @@
 """Data sets of Minari, read by Minari: episodes of text, and for classic agents of any kind."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Text
 
-from lactchain.data.trajectories import plain_infos
 from lactchain.errors import DataError
 from lactchain.types import Action, Trajectory
 
@@ -85,3 +84,24 @@ def _trajectory(episode: Any, seed: Any, data: Any) -> Trajectory:
         truncated=bool(ends[1].any()),
         policy="",
     )
+
+
+def plain_infos(
+    completions: Sequence[str], rewards: Sequence[float], success: bool | None
+) -> tuple[dict[str, Any], ...]:
+    """The T + 1 infos of an episode of which nobody kept more than T completions and rewards.
+
+    Each completion counts as one executed action; `success` is None where nobody said.
+    """
+    nothing = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": None}
+    nothing |= {
+        "invalid_action": False,
+        "invalid_reason": None,
+        "success": None if success is None else False,
+    }
+    played = [
+        nothing | {"executed": [completion], "rewards": [reward], "bumped": [False]}
+        for completion, reward in zip(completions, rewards, strict=False)
+    ]
+    *before, last = nothing, *played
+    return *before, last | {"success": success}

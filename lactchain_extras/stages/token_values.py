@@ -30,7 +30,7 @@ class TrainValuesConfig:
     actor: ActorConfig = ActorConfig()
     """Where the value model begins: the cloned actor."""
     trajectories: str = "runs/make_offline_data/trajectories"
-    """Folder or file of episodes (see `lactchain.data.sources`)."""
+    """Folder or file of episodes (see `lactchain_extras.exchange.data_sets`)."""
     training: TrainingConfig = TrainingConfig()
 
     method: ClassVar[str]
