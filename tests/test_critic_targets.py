@@ -17,7 +17,7 @@ from training_setups import (
 
 from lactchain.config.settings import CriticConfig
 from lactchain.data.evaluations import StateValues
-from lactchain.data.intervals import explained_share, explained_share_interval
+from lactchain.data.intervals import explained_share
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.critic import EmbeddingCritic, check_critic, resolve_pooling
 from lactchain.runs.run import read_metrics
@@ -322,12 +322,13 @@ def test_pooling_that_is_not_known_is_refused_and_the_last_token_is_the_default(
 def test_the_ceiling_is_the_share_of_the_variance_between_groups():
     values, groups = np.array([1.0, 3.0, 5.0, 7.0]), np.array([0, 0, 1, 1])
     # within: (4 · 1) / (4 - 2) = 2; total: (9 + 1 + 1 + 9) / 4 = 5
-    assert explained_share(values, groups, np.arange(4)) == pytest.approx(1 - 2 / 5)
-    assert np.isnan(explained_share(values, np.arange(4), np.arange(4)))
+    assert explained_share(values, groups, np.arange(4))[0] == pytest.approx(1 - 2 / 5)
+    assert np.isnan(explained_share(values, np.arange(4), np.arange(4))[0])
     # two values of one episode do not pass for agreement; pairs across: 1-3, 1-5, twice each: half
     # of the mean square is (4 + 16) / 2 / 2 = 5
     values, units = np.array([1.0, 1.0, 3.0, 5.0]), np.array([0, 0, 1, 1])
-    assert explained_share(values, np.zeros(4, int), units) == pytest.approx(1 - 5 / np.var(values))
+    share, _ = explained_share(values, np.zeros(4, int), units)
+    assert share == pytest.approx(1 - 5 / np.var(values))
 
 
 def test_the_interval_of_the_ceiling_holds_the_truth_of_single_decisions_and_of_none():
@@ -336,10 +337,10 @@ def test_the_interval_of_the_ceiling_holds_the_truth_of_single_decisions_and_of_
     luck = rng.normal(size=800)
     value = rng.normal(size=100)[groups] * 0.5
     units = rng.permutation(800)
-    low, high = explained_share_interval(value + luck, groups, units)
+    _, (low, high) = explained_share(value + luck, groups, units)
     truth = value.var() / (value.var() + 1)
     assert 0 < low < truth < high < 2 * truth
-    low, high = explained_share_interval(luck, groups, units)
+    _, (low, high) = explained_share(luck, groups, units)
     assert low < 0 < high
 
 

@@ -246,11 +246,12 @@ class Plays:
         contests = [
             _Contest([key for key in keys if key in self._chains])
             for keys in of_states
-            if not self._is_certain(keys[0])
+            # In some states one play of a completion tells all.
+            if not self.rollouts.deterministic or hides(self._decisions[keys[0]][0])
         ]
         sums = dict.fromkeys(self._counts, np.zeros(2))
         self._add(sums, worth)
-        while going := [contest for contest in contests if contest.open]:
+        while going := [contest for contest in contests if len(contest.best) > 1]:
             wanted: Counter[Key] = Counter()
             for contest in going:
                 wanted |= contest.plays_wanted()  # the greater number of each
@@ -260,11 +261,6 @@ class Plays:
             for contest in going:
                 contest.halve(scores)
         return np.array([sums[key] / self._counts[key] for key in self._keys])
-
-    def _is_certain(self, key: Key) -> bool:
-        """Whether one play of a decision tells all."""
-        state, _ = self._decisions[key]
-        return bool(self.rollouts.deterministic) and not hides(state)
 
     def _add(self, sums: dict[Key, np.ndarray], worth: Worth) -> None:
         """Adds what the latest plays were worth."""
@@ -295,10 +291,6 @@ class _Contest:
         self.best = self.worst = list(dict.fromkeys(completions))
         num_rounds = math.ceil(math.log2(max(2, len(self.best))))
         self._plays_per_round = PLAYS_PER_COMPLETION * len(completions) // num_rounds
-
-    @property
-    def open(self) -> bool:
-        return len(self.best) > 1
 
     def plays_wanted(self) -> Counter[Key]:
         """How often each that is left is to be played in the next round: all equally often."""

@@ -74,7 +74,8 @@ def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Epi
     seeds = (derive_seed(seed, "episode", i) for i in range(num_episodes))
     if not lists_states(env):
         return [Episode(s) for s in seeds]
-    starts = go_round(_within(region, env.start_states()), num_episodes, seed)
+    practised = [state for state in env.start_states() if state in region]
+    starts = go_round(practised, num_episodes, seed)
     return [Episode(s, state, region) for s, state in zip(seeds, starts, strict=True)]
 
 
@@ -87,8 +88,10 @@ def sampled_states(
         without: states that are left out.
     """
     left_out = {json.dumps(state) for state in without}
-    states = [s for s in env.view_states() if not left_out or json.dumps(s) not in left_out]
-    return go_round(_within(Region(held_back=env.held_back), states), count, seed)
+    states = [state for state in env.view_states() if state not in env.held_back]
+    if left_out:
+        states = [state for state in states if json.dumps(state) not in left_out]
+    return go_round(states, count, seed)
 
 
 def go_round(things: Sequence[Thing], count: int, seed: int) -> list[Thing]:
@@ -207,7 +210,3 @@ def recorded_texts(
             states.setdefault(text, []).append(info["state"])
             remembered.setdefault(text, tuple(info.get("remembered", ())))
     return [RecordedText(text, tuple(met), remembered[text]) for text, met in states.items()]
-
-
-def _within(region: Region, states: Iterable[State]) -> list[State]:
-    return [state for state in states if state in region]

@@ -123,12 +123,7 @@ def write_values(path: str | Path, values: StateValues) -> None:
 
 def read_values(path: str | Path) -> StateValues:
     """Reads what `write_values` wrote."""
-
-    def make(fields: dict[str, Any]) -> StateValues:
-        lists = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-        return StateValues(**lists)
-
-    return _read(path, make)
+    return _read(path, lambda fields: StateValues(**fields))
 
 
 def write_episodes(path: str | Path, episodes: Sequence[EpisodeResult]) -> None:
@@ -168,7 +163,8 @@ def _write(path: str | Path, fields: dict[str, Any]) -> None:
 
 def _read(path: str | Path, make: Callable[[dict[str, Any]], Result]) -> Result:
     verify_if_described(path, AGAIN)
-    fields = read_versioned_json(path, VERSION)
+    found = read_versioned_json(path, VERSION)
+    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
     try:
         return make(fields)
     except (KeyError, TypeError, ValueError) as error:

@@ -77,36 +77,40 @@ def rmse(sums: np.ndarray) -> np.ndarray:
     return np.sqrt(errors / count)
 
 
-def explained_share(values: np.ndarray, groups: np.ndarray, units: np.ndarray) -> float:
+def explained_share(
+    values: np.ndarray, groups: np.ndarray, units: np.ndarray, seed: int = 0
+) -> tuple[float, Interval]:
     """Share of the variance of N values that their groups explain: the ceiling of any R2 by these.
 
     What is left is half the mean squared difference of two values of a group, as in a one-way
     analysis of variance (Fisher 1925), but of two units: values of one unit share their luck. NaN
     where no group has values of two, or the values do not vary.
 
+    The interval is by halves of the units. Half a sample varies about the whole as the whole does
+    about the truth, and holds no value twice, as a bootstrap's does, which would pass for values
+    that agree. Source: Hartigan 1969, "Using subsample values as typical values".
+
     Args:
         groups: (N,) numbers from 0.
         units: (N,) numbers from 0 of what was drawn independently, such as episodes.
     """
-    return _explained(*_cells(values, groups, units)[1:])
-
-
-def _cells(
-    values: np.ndarray, groups: np.ndarray, units: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Units (C,), groups (C,) and sums (3, C) of cells: what one unit has in one group.
-
-    The sums are of 1, of the values less their overall mean, and of the squares of these.
-    """
     num_units = units.max() + 1
+    # A cell is what one unit has in one group; its sums are of 1, of the values less their overall
+    # mean, and of the squares of these.
     cells, cell_of = np.unique(groups * num_units + units, return_inverse=True)
+    cell_groups, cell_units = np.divmod(cells, num_units)
     centred = values - values.mean()
-    sums = [np.bincount(cell_of, centred**power) for power in range(3)]
-    return cells % num_units, cells // num_units, np.stack(sums)
+    sums = np.stack([np.bincount(cell_of, centred**power) for power in range(3)])
+    draws, found = np.random.default_rng(seed), []
+    for _ in range(NUM_HALVES):
+        half = (draws.permutation(num_units) % 2 == 0)[cell_units]
+        found.append(_explained(cell_groups[half], sums[:, half]))
+    low, high = np.percentile(found, [2.5, 97.5])
+    return _explained(cell_groups, sums), (float(low), float(high))
 
 
 def _explained(groups: np.ndarray, sums: np.ndarray) -> float:
-    """The share, of the groups and sums of `_cells`."""
+    """The share, of the groups (C,) of cells and their sums (3, C)."""
     count, total, square = of_groups = np.stack([np.bincount(groups, column) for column in sums])
     own = [np.bincount(groups, column) for column in _pairs(*sums)]
     pairs, squares = _pairs(*of_groups) - own
@@ -123,21 +127,3 @@ def _explained(groups: np.ndarray, sums: np.ndarray) -> float:
 def _pairs(count: np.ndarray, total: np.ndarray, square: np.ndarray) -> np.ndarray:
     """(2, G): the number of ordered pairs of values, and half their squared differences."""
     return np.stack([count**2, count * square - total**2])
-
-
-def explained_share_interval(
-    values: np.ndarray, groups: np.ndarray, units: np.ndarray, seed: int = 0
-) -> Interval:
-    """Where that share lies, by halves of the units (N,), such as episodes, that were drawn.
-
-    Half a sample varies about the whole as the whole does about the truth, and holds no value
-    twice, as a bootstrap's does, which would pass for values that agree. Source: Hartigan 1969,
-    "Using subsample values as typical values".
-    """
-    draws, found = np.random.default_rng(seed), []
-    cell_units, cell_groups, sums = _cells(values, groups, units)
-    for _ in range(NUM_HALVES):
-        half = (draws.permutation(units.max() + 1) % 2 == 0)[cell_units]
-        found.append(_explained(cell_groups[half], sums[:, half]))
-    low, high = np.percentile(found, [2.5, 97.5])
-    return float(low), float(high)

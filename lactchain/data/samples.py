@@ -145,36 +145,27 @@ def retrieval_figures(
     distinct = list(dict.fromkeys(observations))
     order = np.random.default_rng([seed]).permutation(len(distinct))[:num_states]
     asked = [distinct[i] for i in order]
-    texts, actions = _answered(policy, env, asked, seed, at_once)
-    answered = {"answered_rate": len(texts) / len(asked)}
-    if len(texts) < 2:
-        return answered
-    batches = (slice(start, start + BATCH) for start in range(0, len(texts), BATCH))
-    outcomes = [_found(policy, texts[batch], actions[batch]) for batch in batches]
-    found, chance = zip(*outcomes, strict=True)
-    accuracy, by_chance = np.concatenate(found).mean(), np.concatenate(chance).mean()
-    skill = (accuracy - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
-    return answered | {"retrieval_accuracy": float(accuracy), "retrieval_skill": float(skill)}
-
-
-def _answered(
-    policy: Policy, env: LanguageEnv, texts: Sequence[str], seed: int, at_once: int
-) -> tuple[list[str], list[Action]]:
-    """Those of some observations that were answered by chains, and these chains."""
-    seeds = [derive_seed(seed, "retrieval", i) for i in range(len(texts))]
-    actions = ask(policy, texts, seeds, at_once)
+    seeds = [derive_seed(seed, "retrieval", i) for i in range(len(asked))]
     answered = [
         (text, action)
-        for text, action in zip(texts, actions, strict=True)
+        for text, action in zip(asked, ask(policy, asked, seeds, at_once), strict=True)
         if action.stop_reason == "stop" and isinstance(env.extractor.parse(action.text), Chain)
     ]
-    return [text for text, _ in answered], [action for _, action in answered]
+    figures = {"answered_rate": len(answered) / len(asked)}
+    if len(answered) < 2:
+        return figures
+    batches = (answered[start : start + BATCH] for start in range(0, len(answered), BATCH))
+    found, chance = zip(*(_found(policy, batch) for batch in batches), strict=True)
+    accuracy, by_chance = np.concatenate(found).mean(), np.concatenate(chance).mean()
+    skill = (accuracy - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
+    return figures | {"retrieval_accuracy": float(accuracy), "retrieval_skill": float(skill)}
 
 
 def _found(
-    policy: ScoringPolicy, texts: Sequence[str], actions: Sequence[Action]
+    policy: ScoringPolicy, answered: Sequence[tuple[str, Action]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Whether each of B completions finds a state that was answered so, and by chance (B,)."""
+    texts, actions = map(list, zip(*answered, strict=True))
     distinct = {action.text: action for action in actions}
     number = {text: n for n, text in enumerate(distinct)}
     said = np.array([number[action.text] for action in actions])

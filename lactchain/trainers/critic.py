@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import DataCollatorWithPadding, TrainingArguments
 
-from lactchain.data.intervals import Interval, error_sums, explained_share, explained_share_interval
+from lactchain.data.intervals import Interval, error_sums, explained_share
 from lactchain.errors import DataError
 from lactchain.functional.losses import regression_loss
 from lactchain.models.critic import EmbeddingCritic
@@ -310,8 +310,7 @@ class CriticTrainer(HeadedTrainer):
             groups.append(torch.tensor(numbers)[table.row_inputs])
             units.append(table.row_episodes + num_episodes)
             num_episodes = int(units[-1].max()) + 1
-        columns = [torch.cat(parts).numpy() for parts in (returns, groups, units)]
-        return explained_share(*columns), explained_share_interval(*columns)
+        return explained_share(*(torch.cat(parts).numpy() for parts in (returns, groups, units)))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
