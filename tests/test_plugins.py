@@ -2,9 +2,9 @@
 
 import subprocess
 import sys
+from itertools import product
 
 import pytest
-from training_setups import episodes, open_run
 
 import lactchain
 from lactchain import plugins
@@ -80,17 +80,23 @@ def test_files_of_runs_are_read_by_the_core_alone_and_others_say_what_is_missing
     monkeypatch, tmp_path
 ):
     monkeypatch.setattr(plugins, "names", lambda group=plugins.ADD_ONS: {})
-    with open_run(tmp_path / "run") as run:
+    episode = lactchain.Trajectory(
+        "w", 0, ("a", "b"), (lactchain.Action("c"),), (1.0,), ({}, {}), True, False
+    )
+    with lactchain.Run.open(tmp_path / "run", lactchain.TrainingConfig()) as run:
         for number in range(2):
-            write_trajectories(run.path(f"trajectories/{number:05d}-of-00002.parquet"), episodes())
+            write_trajectories(run.path(f"trajectories/{number:05d}-of-00002.parquet"), [episode])
     folder = run.directory / "trajectories"
     for place in (run.directory, folder):
-        assert open_trajectories(place) == 2 * episodes()
-    assert open_trajectories(folder / "00000-of-00002.parquet") == episodes()
-    for file in (manifest_beside(folder / "00001-of-00002.parquet"), *folder.glob("00001*")):
+        assert open_trajectories(place) == 2 * [episode]
+    assert open_trajectories(folder / "00000-of-00002.parquet") == [episode]
+    lost = folder / "00001-of-00002.parquet"
+    for place, file in product((run.directory, folder), (manifest_beside(lost), lost)):
+        content = file.read_bytes()
         file.unlink()
         with pytest.raises(DataError, match="00001-of-00002"):
-            open_trajectories(folder)
+            open_trajectories(place)
+        file.write_bytes(content)
     (tmp_path / "a.jsonl").write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
     for place in (tmp_path / "a.jsonl", tmp_path):
         with pytest.raises(ConfigError, match=f"{place}: no installed package has the add-on data"):

@@ -1,7 +1,6 @@
 """Pairs and episodes of one's own: every format is read, and what is missing is named."""
 
 import json
-import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +15,6 @@ from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
-from lactchain.storage.manifests import manifest_beside
 from lactchain.types import Action, PreferencePair
 
 pytestmark = pytest.mark.extras
@@ -76,28 +74,16 @@ def test_an_ending_needs_no_last_observation_and_a_cut_does(tmp_path):
         open_trajectories(write([ended | {"terminated": False}], tmp_path, "jsonl"))
 
 
-def test_a_lost_file_or_manifest_of_ours_is_missed(tmp_path):
-    with open_run(tmp_path / "run") as run:
-        for number in range(3):
-            write_trajectories(run.path(f"trajectories/{number:05d}-of-00003.parquet"), episodes())
-    folder = run.directory / "trajectories"
-    shutil.copytree(folder, tmp_path / "copy")
-    lost = folder / "00001-of-00003.parquet"
-    for places in (folder, run.directory):
-        assert len(open_trajectories(places)) == 3 * len(episodes())
-        for file in (manifest_beside(lost), lost):
-            content = file.read_bytes()
-            file.unlink()
-            with pytest.raises(DataError, match="00001-of-00003"):
-                open_trajectories(places)
-            file.write_bytes(content)
-    assert pq.read_table(tmp_path / "copy").num_rows == 3 * len(episodes())  # as pandas reads it
-    (tmp_path / "copy/_00001-of-00003.manifest").unlink()  # outside of runs, beside others
+def test_a_lost_manifest_of_ours_is_missed_beside_others(tmp_path):
+    for number in range(3):
+        write_trajectories(tmp_path / f"{number:05d}-of-00003.parquet", episodes())
+    assert pq.read_table(tmp_path).num_rows == 3 * len(episodes())  # as pandas reads it
+    (tmp_path / "_00001-of-00003.manifest").unlink()
     with pytest.raises(DataError, match="00001-of-00003"):
-        open_trajectories(tmp_path / "copy")
-    for manifest in (tmp_path / "copy").glob("*.manifest"):
+        open_trajectories(tmp_path)
+    for manifest in tmp_path.glob("*.manifest"):
         manifest.unlink()
-    assert len(open_trajectories(tmp_path / "copy")) == 3 * len(episodes())
+    assert len(open_trajectories(tmp_path)) == 3 * len(episodes())
 
 
 def test_folders_in_folders_are_those_of_data_sets_and_of_a_single_run(tmp_path):
