@@ -5,6 +5,7 @@ the processes that tests start.
 """
 
 import gc
+import inspect
 import os
 import re
 import runpy
@@ -16,6 +17,10 @@ import pytest
 
 OFFLINE = str(Path(__file__).parent / "offline")
 ROOT = Path(__file__).parent.parent
+IMPORTS_EXTRAS = re.compile(r"^\s*(from|import) lactchain_extras", re.M)
+EXTRA_WORLDS = re.compile(
+    r"\b(FrozenLake|CliffWalking|Taxi|lactchain/(Maze|Sokoban|Token|Wordle))-v|lactchain_extras"
+)
 
 os.environ.update(
     OMP_NUM_THREADS="1",
@@ -52,9 +57,13 @@ def environment_stays() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of the second package: `pytest -m "not extras"` leaves them out."""
+    """Marks the tests of the second package: `pytest -m "not extras"` leaves them out.
+
+    They are in a file that imports it, or play one of its worlds.
+    """
     for item in items:
-        if re.search(r"^\s*(from|import) lactchain_extras", item.path.read_text("utf-8"), re.M):
+        told = inspect.getsource(item.function) + repr(getattr(item, "callspec", None))
+        if IMPORTS_EXTRAS.search(item.path.read_text("utf-8")) or EXTRA_WORLDS.search(told):
             item.add_marker("extras")
 
 

@@ -110,6 +110,7 @@ def test_worlds_with_dice_have_the_values_of_their_table(env_id, kwargs, num_sta
     np.testing.assert_allclose(optimal_values(model, gamma), expected, atol=1e-9)
 
 
+@pytest.mark.extras
 def test_a_passenger_who_changes_his_mind_is_in_no_table():
     with pytest.raises(ValueError, match="expected an exact model, that of"):
         tabular_model(gym.make(TAXI, fickle_passenger=True))

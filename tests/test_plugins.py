@@ -35,7 +35,7 @@ def in_a_bare_environment(root, folder, *words):
 
 def test_the_whole_recipe_runs_without_the_second_package(tmp_path, root):
     counts = {
-        "environment.id": "FrozenLake-v1",
+        "environment.kwargs": "{size: 3}",
         "warm_start.behavior.num_chains": 64,
         "critic.collect.num_episodes": 8,
         "critic.training.max_steps": 2,
@@ -59,9 +59,14 @@ def test_the_whole_recipe_runs_without_the_second_package(tmp_path, root):
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"summary.json", "actor", "critic"} <= files
     assert not {"report.html", "episode.gif"} & files
-    missing = in_a_bare_environment(root, tmp_path, "report", tmp_path / "run")
-    assert missing.returncode == ConfigError.exit_code
-    assert "a command of lactchain_extras" in missing.stderr
+    tiny, lake = ("run_pipeline", "--config", "tiny"), ("--environment.id", "FrozenLake-v1")
+    lines = {
+        ("report", tmp_path / "run"): "a command of lactchain_extras",
+        (*tiny, *lake, "--run.run_dir", tmp_path / "lake"): "no text view is shipped for this env",
+    }
+    for words, line in lines.items():
+        missing = in_a_bare_environment(root, tmp_path, *words)
+        assert missing.returncode == ConfigError.exit_code and line in missing.stderr
 
 
 def test_what_is_not_installed_is_nothing_or_an_error_that_names_the_setting(monkeypatch):

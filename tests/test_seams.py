@@ -88,6 +88,7 @@ def test_a_function_is_a_policy_with_and_without_a_seed():
     assert trajectory.policy == "forward" and trajectory.actions[0].text == '["move forward"]'
 
 
+@pytest.mark.extras  # on the lake
 def test_a_critic_of_chains_ranks_by_its_values_less_the_mean_of_the_chains():
     config, completion = WORLDS["lake"]
     rollouts = Rollouts(config)

@@ -8,9 +8,6 @@ import gymnasium
 
 from lactchain import plugins
 
-# Their classes are Gymnasium's, registered there; importing them gives them their views.
-from lactchain.worlds import toy_text as toy_text
-
 gymnasium.register(
     "lactchain/GridWorld-v0",
     entry_point="lactchain.worlds.gridworld:GridWorld",

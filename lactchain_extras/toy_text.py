@@ -18,7 +18,12 @@ _PLACES = ("red (0, 0)", "green (4, 0)", "yellow (0, 4)", "blue (3, 4)")
 _COLOURS = ("red", "green", "yellow", "blue", "taxi")
 
 
-@shipped_view.register
+def register() -> None:
+    """Gives Gymnasium's classes, which have their ids already, their views."""
+    for view in (frozen_lake_view, cliff_walking_view, taxi_view):
+        shipped_view.register(view)
+
+
 def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
     """FrozenLake in words.
 
@@ -40,7 +45,6 @@ def frozen_lake_view(world: FrozenLakeEnv) -> TextView:
     )
 
 
-@shipped_view.register
 def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
     """CliffWalking in words. Fields: x, y, goal_x, goal_y."""
     height, width = world.shape
@@ -61,7 +65,6 @@ def cliff_walking_view(world: CliffWalkingEnv) -> TextView:
     )
 
 
-@shipped_view.register
 def taxi_view(world: TaxiEnv) -> TextView:
     """Taxi in words.
 
