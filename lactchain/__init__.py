@@ -12,7 +12,6 @@ if _signals.is_command():  # first, as what follows takes some tenths of a secon
 from importlib import import_module
 from typing import Any
 
-from lactchain import environments as environments
 from lactchain import worlds as worlds
 
 _MODULES = {

@@ -303,7 +303,7 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) ->
     tables = env.unwrapped.tables
     digits = [" ".join(str(number)) for number in (*observation.tolist(), *tables.goal)]
     place = dict(zip(("row", "column", "goal_row", "goal_column"), digits, strict=True))
-    bumped = tables.bumped[env.unwrapped.state]
+    bumped = tables.next_state[env.unwrapped.state] == env.unwrapped.state
     return place | {"walls": wall_sentence(bumped), "sides": wall_letters(bumped)}
 
 

@@ -11,7 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
-import lactchain.environments  # noqa: F401  registers
+import lactchain.worlds  # noqa: F401  registers
 from lactchain.baselines.member_envs import make_numeric_env, spaces_of
 from lactchain.baselines.settings import LoopConfig, TrainPPOConfig, WorldConfig
 from lactchain.baselines.vector import ResumableLoop, make_vector_env

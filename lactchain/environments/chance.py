@@ -5,8 +5,6 @@ optimum of its own for each longest chain, and for each number of chains in an e
 that were asked for last are remembered: each evaluation of a run asks for the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -83,8 +81,8 @@ def best_values(
 
     def better(values: np.ndarray) -> np.ndarray:
         after = discount.after(0) * values
-        chains = _action_by_action(model, after, max_chain_length, np.max, discount.inside)
-        return np.where(model.terminal, 0.0, chains.max(axis=0) - chain_cost)
+        best = _action_by_action(model, after, max_chain_length, np.max, discount.inside)
+        return np.where(model.terminal, 0.0, best - chain_cost)
 
     return settled(model, better)
 
@@ -115,7 +113,7 @@ def _within(
     def after_chain(model: TabularModel, values: np.ndarray) -> np.ndarray:
         if over is np.max and not model.deterministic:
             return chain_values(model, values, longest).max(axis=0)
-        return over(_action_by_action(model, values, longest, over), axis=0)
+        return _action_by_action(model, values, longest, over)
 
     success, returns = model.goal.astype(float), np.zeros(len(model.terminal))
     unpaid = replace(model, reward=np.zeros_like(model.reward))
@@ -128,15 +126,15 @@ def _within(
 def _action_by_action(
     model: TabularModel, values: np.ndarray, longest: int, over: Callable, gamma: float = 1.0
 ) -> np.ndarray:
-    """Values (L, S) of chains of 1, …, L actions, each of which is chosen in its own state.
+    """Values (S,) over chains of 1, …, L actions, each of which is chosen in its own state.
 
-    Without dice that is the best chain: nothing is learnt on the way.
+    Without dice the greatest is that of the best chain: nothing is learnt on the way.
     """
     levels = []
     for _ in range(longest):
         values = over(action_values(model, values, gamma), axis=1)
         levels.append(values)
-    return np.stack(levels)
+    return over(levels, axis=0)
 
 
 def _read_only(values: np.ndarray, model: TabularModel) -> np.ndarray:

@@ -9,13 +9,11 @@ Arrays over states that are returned have one row for each of the N non-terminal
 order of `TabularModel.non_terminal_states`, which is the order of a text view's `states`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import product, zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -141,10 +139,8 @@ def all_chains(num_actions: int, max_chain_length: int) -> list[tuple[int, ...]]
 
 def pad_chains(chains: Sequence[Sequence[int]]) -> np.ndarray:
     """Chains of different lengths as one array (C, L), padded with −1."""
-    padded = np.full((len(chains), max(map(len, chains))), -1)
-    for row, chain in zip(padded, chains, strict=True):
-        row[: len(chain)] = chain
-    return padded
+    places = [*zip_longest(*chains, fillvalue=-1)]
+    return np.array(places, dtype=int).reshape(-1, len(chains)).T
 
 
 def action_values(model: TabularModel, values: np.ndarray, gamma: float = 1.0) -> np.ndarray:

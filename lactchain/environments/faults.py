@@ -11,7 +11,7 @@ import os
 import time
 import traceback
 from _signal import SIGINT, SIGTERM, getsignal, signal  # `signal` makes enums: 100 times as slow
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from functools import partial, wraps
@@ -99,7 +99,7 @@ def check_reset(result: Any, env: gym.Env, for_networks: bool = False) -> None:
         for_networks: whether the observation may lie beyond the bounds of its space.
     """
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-        raise _fault(env, "reset() returns (observation, info dict)", result)
+        raise broken_rule(env, "reset() returns (observation, info dict)", result)
     (check_shape if for_networks else check_observation)(result[0], env)
 
 
@@ -112,16 +112,16 @@ def check_step(result: Any, env: gym.Env, for_networks: bool = False) -> None:
     """
     if not isinstance(result, tuple) or len(result) != 5:
         rule = "step() returns (observation, reward, terminated, truncated, info)"
-        raise _fault(env, rule, result)
+        raise broken_rule(env, rule, result)
     observation, reward, terminated, truncated, info = result
     if not isinstance(reward, _NUMBERS) or not (for_networks or abs(reward) < math.inf):
-        raise _fault(env, "a reward is a finite number", reward)
+        raise broken_rule(env, "a reward is a finite number", reward)
     if MOST_REWARD < abs(reward) < math.inf:
-        raise _fault(env, f"a reward is at most {MOST_REWARD:.1e}, as float32 is", reward)
+        raise broken_rule(env, f"a reward is at most {MOST_REWARD:.1e}, as float32 is", reward)
     if not isinstance(terminated, _FLAGS) or not isinstance(truncated, _FLAGS):
-        raise _fault(env, "terminated and truncated are booleans", (terminated, truncated))
+        raise broken_rule(env, "terminated and truncated are booleans", (terminated, truncated))
     if not isinstance(info, dict):
-        raise _fault(env, "info is a dict", info)
+        raise broken_rule(env, "info is a dict", info)
     if for_networks:
         check_shape(observation, env)
 
@@ -129,7 +129,7 @@ def check_step(result: Any, env: gym.Env, for_networks: bool = False) -> None:
 def check_observation(observation: Any, env: gym.Env) -> None:
     """Raises `EnvironmentFault` unless the observation is in its space."""
     if observation not in env.observation_space:
-        raise _fault(env, f"an observation is in {env.observation_space}", observation)
+        raise broken_rule(env, f"an observation is in {env.observation_space}", observation)
 
 
 def check_shape(observation: Any, env: gym.Env) -> None:
@@ -144,7 +144,7 @@ def check_shape(observation: Any, env: gym.Env) -> None:
     else:
         fits = not isinstance(space, _COUNTED) or observation in space
     if not fits:
-        raise _fault(env, f"an observation is of the shape and kind of {space}", observation)
+        raise broken_rule(env, f"an observation is of the shape and kind of {space}", observation)
 
 
 # --- what a view tells ----------------------------------------------------------------------------
@@ -165,14 +165,12 @@ def _are_states(value: Any) -> bool:
 
 
 def _are_outcomes(value: Any) -> bool:
-    if not isinstance(value, list) or not value:
+    rows = isinstance(value, list) and all(isinstance(one, tuple | list) for one in value)
+    if not rows or {*map(len, value)} != {3}:
         return False
-    if not all(isinstance(one, tuple | list) and len(one) == 3 for one in value):
-        return False
-    if not all(_is_finite(number) for one in value for number in one[:2]):
-        return False
-    shares = [one[0] for one in value]
-    return min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6
+    shares, rewards, _ = zip(*value, strict=True)
+    finite = all(map(_is_finite, shares + rewards))
+    return finite and min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6
 
 
 TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -193,20 +191,6 @@ TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {
 """What the functions of a `TextView` return, once it is `plain`."""
 
 
-def check_told(name: str, value: Any, env: gym.Env) -> Any:
-    """`plain` of what a function of a view returns; `EnvironmentFault` unless of its type."""
-    told, (is_right, rule) = plain(value), TOLD[name]
-    if not is_right(told):
-        raise _fault(env, f"the view's {name} {rule}", value)
-    return told
-
-
-def check_fields(value: Any, env: gym.Env) -> None:
-    """Raises `EnvironmentFault` unless a view describes a state by fields with names."""
-    if type(value) is not dict and not isinstance(value, Mapping):
-        raise _fault(env, "the view's describe gives a dict, the fields of its template", value)
-
-
 def check_reached(reached: Any, again: Any, wanted: Any, env: gym.Env) -> None:
     """Raises `EnvironmentFault` unless an episode begins where it is to, and a file can say where.
 
@@ -217,11 +201,11 @@ def check_reached(reached: Any, again: Any, wanted: Any, env: gym.Env) -> None:
     try:
         json.dumps(reached, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _fault(env, f"a state is what JSON can hold ({error})", reached) from None
+        raise broken_rule(env, f"a state is what JSON can hold ({error})", reached) from None
     _check_names(reached, env)
     if again != reached:
         rule = "the view's get_state tells the same until the next step"
-        raise _fault(env, rule, f"{reached}, and then {again}")
+        raise broken_rule(env, rule, f"{reached}, and then {again}")
     wanted, reached = plain(wanted or {}), reached or {}
     if elsewhere := [n for n in wanted if n in reached and reached[n] != wanted[n]]:
         raise EnvironmentFault(
@@ -233,11 +217,12 @@ def check_reached(reached: Any, again: Any, wanted: Any, env: gym.Env) -> None:
 def _check_names(state: Any, env: gym.Env) -> None:
     for name, part in state.items() if isinstance(state, dict) else ():
         if not isinstance(name, str):
-            raise _fault(env, "the names in a state are texts", state)
+            raise broken_rule(env, "the names in a state are texts", state)
         _check_names(part, env)
 
 
-def _fault(env: gym.Env, rule: str, got: object) -> EnvironmentFault:
+def broken_rule(env: gym.Env, rule: str, got: object) -> EnvironmentFault:
+    """The error for an environment that is not as it is to be, by what it returned."""
     try:
         kind = "" if isinstance(got, tuple | str | dict) else f" ({type(got).__name__})"
         shown = " ".join(str(got).split())[:200] + kind
@@ -342,9 +327,8 @@ def called(
     except BaseException as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         said = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SHOWN]
-        where = f"{place.filename}:{place.lineno}"
-        told = _told(seed, action)
-        raise EnvironmentFault(f"{env} raised {said}, at {where} ({told})") from error
+        told = f"at {place.filename}:{place.lineno} ({_told(seed, action)})"
+        raise EnvironmentFault(f"{env} raised {said}, {told}") from error
     finally:
         if around is None:
             del _under_way[thread]

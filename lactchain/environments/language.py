@@ -20,7 +20,6 @@ from gymnasium import spaces
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments import faults
 from lactchain.environments.extractors import Chain, Rejection, make_extractor
-from lactchain.environments.faults import AnyText, check_observation, check_reached, check_reset
 from lactchain.environments.registry import find_env, not_taken
 from lactchain.environments.views import HeldBack, State, TextView, shipped_view, with_states
 from lactchain.errors import ConfigError, LactChainError
@@ -30,10 +29,6 @@ INVALID_FEEDBACK = " That was not a legal chain of actions, so nothing was done.
 LONGEST_SAMPLE = 4096  # of texts that the spaces sample; they hold longer ones, too
 BRIEF, RELATIVE = "brief", "relative"
 """Templates by name: the view's shortest, and the one that says in words where the goal is."""
-
-_TOLD_BY_READERS = (
-    "executed", "rewards", "bumped", "positions", "invalid_action", "invalid_reason", "unheard",
-)  # fmt: skip
 
 
 class LanguageEnv(gym.Env[str, str]):
@@ -112,8 +107,10 @@ class LanguageEnv(gym.Env[str, str]):
         self.invalid_penalty, self.chain_cost = config.invalid_penalty, config.chain_cost
         if self.view.reads is not None:
             self._check_reader(self.view.reads)
-        self.observation_space = AnyText(LONGEST_SAMPLE, min_length=0, charset=string.printable)
-        self.action_space = AnyText(LONGEST_SAMPLE, min_length=0, charset=string.printable)
+        self.observation_space = faults.AnyText(
+            LONGEST_SAMPLE, min_length=0, charset=string.printable
+        )
+        self.action_space = faults.AnyText(LONGEST_SAMPLE, min_length=0, charset=string.printable)
         self._over = True
         self._seed: int | None = None
         self._num_chains = 0
@@ -183,12 +180,12 @@ class LanguageEnv(gym.Env[str, str]):
             if seed is not None:
                 self.env.reset(seed=seed)
             result = self.view.set_state(self.env, state)
-            self._last = faults.checked(result, self.env, seed, None, check_reset)
+            self._last = faults.checked(result, self.env, seed, None, faults.check_reset)
         self._over, self._num_chains = False, 0
         self._remembered.clear()
         self._remembered.extend(remembered or [self._describe()])
         info = self._info()
-        check_reached(info["state"], self._state(), state, self.env)
+        faults.check_reached(info["state"], self._state(), state, self.env)
         return self._recall(info), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -264,15 +261,14 @@ class LanguageEnv(gym.Env[str, str]):
             info["positions"].append(self.view.position(self.env) if self.view.position else [])
             if terminated or truncated:
                 break
-        faults.checked(observation, self.env, self._seed, action, check_observation)
+        faults.checked(observation, self.env, self._seed, action, faults.check_observation)
         self._last = observation, env_info
         if self.view.success is not None:
             info["success"] = bool(terminated and self.view.success(self.env))
         reward = sum(info["rewards"])
         if self.view.reads:
-            info |= {
-                name: deepcopy(env_info[name]) for name in _TOLD_BY_READERS if name in env_info
-            }
+            names = (*_none_played(), "invalid_action", "invalid_reason", "unheard")
+            info |= {name: deepcopy(env_info[name]) for name in names if name in env_info}
         return reward, bool(terminated), bool(truncated), info
 
     def _check_reader(self, reads: ChainGrammar) -> None:

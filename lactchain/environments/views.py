@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial, singledispatch
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 from weakref import WeakValueDictionary
 
 import gymnasium as gym
@@ -20,7 +20,6 @@ from gymnasium import spaces
 
 from lactchain.environments import faults
 from lactchain.environments.exact import TabularModel, check_model
-from lactchain.environments.faults import TOLD, check_fields, check_told, plain
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import ChainGrammar, Policy
 
@@ -35,10 +34,7 @@ def reset_into(env: gym.Env, state: State) -> tuple[Any, dict[str, Any]]:
     return env.reset(options={"state": state})
 
 
-Call = TypeVar("Call", bound=Callable[..., Any])
-
-
-def fresh(call: Call) -> Call:
+def fresh(call: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a function of a shipped view that makes its value anew: it is not copied."""
     call.is_fresh = True  # type: ignore[attr-defined]
     return call
@@ -163,7 +159,9 @@ class TextView:
     ) -> str:
         """The state of an environment in words; `ConfigError` if the template has other fields."""
         fields = self.describe(env, observation, info)
-        check_fields(fields, env)
+        if type(fields) is not dict and not isinstance(fields, Mapping):
+            rule = "the view's describe gives a dict, the fields of its template"
+            raise faults.broken_rule(env, rule, fields)
         try:
             return self.template.format(feedback=feedback, **fields)
         except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
@@ -174,14 +172,13 @@ class TextView:
 
     def apart(self) -> dict[str, Any]:
         """Its functions of states, such that a world and its caller share nothing they change."""
-        ways = {**dict.fromkeys(TOLD, _asked), "set_state": _set, "model": _modelled}
+        ways = {name: partial(_asked, name) for name in faults.TOLD}
+        ways |= {"set_state": _set, "model": partial(_modelled, self)}
         known = {name: getattr(self, name) for name in ways}
         return {
-            name: partial(ways[name], self if name == "model" else name, call)
+            name: fresh(partial(ways[name], call))
             for name, call in known.items()
-            if call is not None
-            and getattr(call, "func", None) not in ways.values()
-            and not getattr(call, "is_fresh", False)
+            if call is not None and not getattr(call, "is_fresh", False)
         }
 
     def check(self, env: gym.Env) -> None:
@@ -211,13 +208,16 @@ class TextView:
 def _asked(name: str, call: Callable[..., Any], env: gym.Env, *action: int) -> Any:
     """What a function of a view returns, of its type and nobody else's to change."""
     if name in ("states", "starts", "outcomes"):  # nobody else tells of it if it raises
-        told = faults.called(call, env, None, *(action or [None]), env, *action)
+        got = faults.called(call, env, None, *(action or [None]), env, *action)
     else:
-        told = call(env)
-    return check_told(name, told, env)
+        got = call(env)
+    told, (is_right, rule) = faults.plain(got), faults.TOLD[name]
+    if not is_right(told):
+        raise faults.broken_rule(env, f"the view's {name} {rule}", got)
+    return told
 
 
-def _set(name: str, call: Callable[..., Any], env: gym.Env, state: State) -> Any:
+def _set(call: Callable[..., Any], env: gym.Env, state: State) -> Any:
     return call(env, deepcopy(state))
 
 
@@ -228,7 +228,9 @@ _sound: WeakValueDictionary[int, TabularModel] = WeakValueDictionary()
 def _modelled(view: TextView, call: Callable[..., Any], env: gym.Env) -> TabularModel:
     model = faults.called(call, env, None, None, env)
     if _sound.get(id(model)) is not model:
-        listed = [plain(of(env)) if of is not None else None for of in (view.states, view.starts)]
+        listed = [
+            faults.plain(of(env)) if of is not None else None for of in (view.states, view.starts)
+        ]
         if fault := check_model(model, *listed):
             raise EnvironmentFault(f"{env}: the view's model: expected {fault}")
         _sound[id(model)] = model

@@ -56,11 +56,6 @@ class CellTables:
         return tables
 
     @cached_property
-    def bumped(self) -> np.ndarray:
-        """Whether each action (S, A) leaves the state as it was, as at a wall."""
-        return self.next_state == np.arange(len(self.terminal))[:, None]
-
-    @cached_property
     def model(self) -> TabularModel:
         """The same, as `exact.py` has it."""
         ended, here = self.terminal[:, None], np.arange(len(self.terminal))[:, None]
@@ -154,11 +149,6 @@ class CellWorld(gym.Env[np.ndarray, int]):
         self.action_space = spaces.Discrete(self._num_actions)
         self.state, self.num_steps = int(tables.start_states[0]), 0
 
-    @property
-    def fields(self) -> dict[str, int]:
-        """The state, as JSON can hold it."""
-        return self.tables.state_fields(self.state)
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
@@ -244,7 +234,7 @@ def cell_view(place: slice, **fields: Any) -> TextView:
 
 @fresh
 def _state(env: gym.Env) -> State:
-    return env.unwrapped.fields
+    return env.unwrapped.tables.state_fields(env.unwrapped.state)
 
 
 def _position(place: slice, env: gym.Env) -> list[int]:
