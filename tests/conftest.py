@@ -61,8 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     They are in a file that imports it, or play one of its worlds.
     """
+    from lactchain.config.settings import EnvironmentConfig
+
     for item in items:
-        told = inspect.getsource(item.function) + repr(getattr(item, "callspec", None))
+        given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        worlds = [value.id for value in given if isinstance(value, EnvironmentConfig)]
+        told = " ".join([inspect.getsource(item.function), item.name, *worlds])
         if IMPORTS_EXTRAS.search(item.path.read_text("utf-8")) or EXTRA_WORLDS.search(told):
             item.add_marker("extras")
 
