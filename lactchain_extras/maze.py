@@ -91,10 +91,8 @@ class MazeTables(CellTables):
         self.rewards = np.where(self.terminal[self.next_state], 0.0, -1.0)
         if reward is not None:
             self.rewards = tabulate(reward, self.observations, self.next_state)
-        self.start_states = self.starts(
-            start is None or states == find("start", start, cells, expected)
-        )
-        self.check_ways("layout")
+        chosen = start is None or states == find("start", start, cells, expected)
+        self.start_in(chosen, "layout")
 
 
 def _laid_out(layout: str | Sequence[str]) -> tuple[Sequence[str], tuple[int, int] | None]:

@@ -274,9 +274,13 @@ def ends_of_chains(
 ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Where B chains end, each played open loop from a start of its own, and what they earn.
 
+    Args:
+        starts: (B,) numbers of states.
+        chains: (B, L), padded with −1.
+        gamma: discount of each action's reward, from the first action of the chain on.
+
     Returns:
-        Which chain ends in which state with what probability, (P,) each; expected rewards (B,), by
-        a discount of each action.
+        Which chain ends in which state with what probability, (P,) each; expected rewards (B,).
     """
     num_chains, num_outcomes = len(starts), model.next_state.shape[2]
     lengths, rewards, ends = (chains >= 0).sum(axis=1), np.zeros(num_chains), []

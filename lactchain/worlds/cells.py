@@ -103,18 +103,15 @@ class CellTables:
         after = self.next_state.item(state, action)
         return self.rewards.item(state, action), after == state, after
 
-    def starts(self, chosen: np.ndarray | bool) -> np.ndarray:
-        """The chosen states (S,) that an episode can begin in, ascending; `ValueError` if none."""
-        states = np.flatnonzero(~self.terminal & chosen)
-        if len(states) == 0:
-            raise ValueError("start: expected a free cell other than the goal, and there is none")
-        return states
+    def start_in(self, chosen: np.ndarray | bool, walls: str) -> None:
+        """Lets episodes start in the chosen states (S,) that are not terminal.
 
-    def check_ways(self, name: str) -> None:
-        """Raises `ValueError` unless the goal can be reached from every start.
-
-        `name` is the argument that says where walls are.
+        `walls` is the argument that says where there are some. Raises `ValueError` if no state is
+        left, or the goal cannot be reached from one.
         """
+        self.start_states = np.flatnonzero(~self.terminal & chosen)
+        if len(self.start_states) == 0:
+            raise ValueError("start: expected a free cell other than the goal, and there is none")
         solvable, left = self.terminal.copy(), np.flatnonzero(~self.terminal)
         while (one_more := solvable[self.next_state[left]].any(axis=1)).any():
             solvable[left[one_more]] = True
@@ -122,7 +119,7 @@ class CellTables:
         lost = self.start_states[~solvable[self.start_states]]
         if len(lost):
             raise ValueError(
-                f"{name}: expected the goal to be reachable from every start, but there is no way"
+                f"{walls}: expected the goal to be reachable from every start, but there is no way"
                 f" from {self.state_fields(lost[0])}"
             )
 

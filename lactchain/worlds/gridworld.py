@@ -78,8 +78,7 @@ class GridTables(CellTables):
                 f" with {len(goals)} goals; fix the goal or make the grid smaller"
             )
         self._expand(neighbours(free), cells, goals, reward)
-        self.start_states = self.starts(start is None or self._in_pose(start))
-        self.check_ways("walls")
+        self.start_in(start is None or self._in_pose(start), "walls")
 
     def _free_cells(self, walls: Sequence[Sequence[int]], expected: str) -> np.ndarray:
         """Whether each cell (height, width) is free."""
