@@ -44,12 +44,13 @@ def games(count):
 
 def uniform_moves(tables: MazeTables) -> np.ndarray:
     """The policy (S, 4) that draws any move."""
-    return np.full(tables.bumped.shape, 1 / tables.bumped.shape[1])
+    return np.full(tables.next_state.shape, 1 / tables.next_state.shape[1])
 
 
 def legal_moves(tables: MazeTables) -> np.ndarray:
     """The policy (S, 4) that draws any move that no wall stops."""
-    return ~tables.bumped / (~tables.bumped).sum(axis=1, keepdims=True)
+    leads_on = tables.next_state != np.arange(len(tables.next_state))[:, None]
+    return leads_on / leads_on.sum(axis=1, keepdims=True)
 
 
 def maze_returns(tables: MazeTables, policy: np.ndarray, max_moves: int = 100) -> np.ndarray:
