@@ -75,10 +75,10 @@ def test_where_the_last_text_is_no_state_the_episode_is_cut_before_it():
     infos = ({}, {}, {"shows_state": False})
     view = token_view([replace(CUT, infos=infos), ENDED], TEMPLATE, TOKENIZER)
     one_step, monte_carlo = one_step_targets(view, 0.5), monte_carlo_targets(view, 0.5)
-    assert one_step.reward.tolist() == [-4.0, -1.0, -2.0]
-    assert monte_carlo.reward[0] == -4.0 and monte_carlo.discount[0] == 0.5
+    assert one_step.rewards.tolist() == [-4.0, -1.0, -2.0]
+    assert monte_carlo.rewards[0] == -4.0 and monte_carlo.discounts[0] == 0.5
     for targets in (one_step, monte_carlo):
-        assert TOKENIZER.decode(view.prompts[targets.after[0]]) == TEMPLATE.render("at 0")
+        assert TOKENIZER.decode(view.prompts[targets.prompt_t[0]]) == TEMPLATE.render("at 0")
 
 
 def test_cut_to_their_first_tokens_decisions_are_discounted_once_each():
@@ -86,8 +86,8 @@ def test_cut_to_their_first_tokens_decisions_are_discounted_once_each():
     first = view.first_tokens()
     assert first.completions == [completion[:1] for completion in view.completions]
     targets = monte_carlo_targets(first, 0.5)
-    assert targets.reward.tolist() == [-1 - 0.5 * 2, -2, -4 - 0.5 * 8, -8]
-    assert targets.discount.tolist() == [0, 0, 0.25, 0.5]
+    assert targets.rewards.tolist() == [-1 - 0.5 * 2, -2, -4 - 0.5 * 8, -8]
+    assert targets.discounts.tolist() == [0, 0, 0.25, 0.5]
 
 
 def test_mean_return_is_the_mean_over_tokens():
@@ -101,8 +101,8 @@ def test_long_episodes_do_not_underflow():
     states, completions = ["at 0"] * 3001, ["stay\n"] * 3000
     view = token_view([episode(states, completions, [-1.0] * 3000, True)], TEMPLATE, TOKENIZER)
     targets = monte_carlo_targets(view, gamma=0.9)
-    np.testing.assert_allclose(targets.reward[0], -1 / (1 - 0.9**3))
-    assert np.isfinite(targets.reward).all()
+    np.testing.assert_allclose(targets.rewards[0], -1 / (1 - 0.9**3))
+    assert np.isfinite(targets.rewards).all()
 
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=9)

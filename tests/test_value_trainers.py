@@ -54,7 +54,7 @@ def decisions_of(view):
             view.completions[view.completion_tm1[row]],
             view.prompts[view.prompt_t[row]],
             view.rewards[row],
-            bool(view.terminated[row]),
+            not view.discounts[row],
             bool(view.last[row]),
         )
         for row in range(len(view))

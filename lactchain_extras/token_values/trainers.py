@@ -22,11 +22,7 @@ from lactchain.trainers.base import HeadedTrainer
 from lactchain_extras.token_values.losses import ilql_losses, monte_carlo_losses, weighted_mean
 from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.token_values.settings import ILQLConfig, ValueConfig
-from lactchain_extras.token_values.targets import (
-    ValueTargets,
-    monte_carlo_targets,
-    one_step_targets,
-)
+from lactchain_extras.token_values.targets import monte_carlo_targets, one_step_targets
 from lactchain_extras.token_values.token_view import TokenView
 from lactchain_extras.token_values.trees import PrefixTrees, prefix_trees
 
@@ -48,20 +44,19 @@ class TreeCollator:
     mean over the data is 1.
 
     Args:
+        targets: the decisions, and what their values regress on.
         multi_step: whether every token of a completion leads to what follows the completion, or
             each to the one behind it, and the last one to what follows.
     """
 
-    view: TokenView
-    targets: ValueTargets
+    targets: TokenView
     gamma: float
     multi_step: bool
     pad_token_id: int
 
     def __post_init__(self) -> None:
-        lengths = np.array([len(completion) for completion in self.view.completions])
-        weight, num_tokens = self.targets.weight, lengths[self.targets.completion]
-        self._weights = weight / np.average(weight, weights=num_tokens)
+        weights = self.targets.weights
+        self._weights = weights / np.average(weights, weights=self.targets.num_tokens)
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """The batch of these groups."""
@@ -86,12 +81,12 @@ class TreeCollator:
 
         Returns:
             The trees of what was said; the states of each completion in them; the trees of prompts
-            that follow and are not answered here, if there are any; and where `after` ends, counted
-            through both.
+            that follow and are not answered here, if there are any; and where what follows each
+            decision ends, counted through both.
         """
-        prompts, completions, targets = self.view.prompts, self.view.completions, self.targets
+        targets, prompts, completions = self.targets, self.targets.prompts, self.targets.completions
         count = len(completions)
-        keys = targets.prompt[decisions] * count + targets.completion[decisions]
+        keys = targets.prompt_tm1[decisions] * count + targets.completion_tm1[decisions]
         keys, which = np.unique(keys, return_inverse=True)
         said = [divmod(key, count) for key in keys.tolist()]
         # The last token of a completion is an action, and never a state.
@@ -102,7 +97,7 @@ class TreeCollator:
             for (prompt, _), places in zip(said, trees.places, strict=True)
         ]
         end = {prompt: places[0] for (prompt, _), places in zip(said, states, strict=True)}
-        after, following = np.unique(targets.after[decisions], return_inverse=True)
+        after, following = np.unique(targets.prompt_t[decisions], return_inverse=True)
         unanswered = [prompt for prompt in after.tolist() if prompt not in end]
         behind = None
         if unanswered:
@@ -121,8 +116,8 @@ class TreeCollator:
         to_come = np.cumsum(lengths)[completion_of] - 1 - np.arange(len(state))
         # Of its completion: the place of the text behind it, reward and discount of the last token.
         following = ends[completion_of]
-        reward = targets.reward[decisions][completion_of]
-        discount = targets.discount[decisions][completion_of]
+        reward = targets.rewards[decisions][completion_of]
+        discount = targets.discounts[decisions][completion_of]
         if self.multi_step:
             powers = self.gamma**to_come
             reward, discount = powers * reward, powers * discount
@@ -131,7 +126,7 @@ class TreeCollator:
             following = np.where(last, following, np.roll(state, -1))
             reward = np.where(last, reward, 0.0)
             discount = np.where(last, discount, self.gamma)
-        completions = [self.view.completions[number] for number in targets.completion[decisions]]
+        completions = [targets.completions[n] for n in targets.completion_tm1[decisions]]
         return {
             "state": state,
             "next": following,
@@ -176,7 +171,7 @@ class TokenValueTrainer(HeadedTrainer):
         super().__init__(
             model=model,
             args=args,
-            data_collator=TreeCollator(view, targets, settings.gamma, multi_step, pad_token_id),
+            data_collator=TreeCollator(targets, settings.gamma, multi_step, pad_token_id),
             train_dataset=[{"decisions": group} for group in targets.groups(settings.group_by)],
             **kwargs,
         )
@@ -186,7 +181,7 @@ class TokenValueTrainer(HeadedTrainer):
                 "configs/accelerate/multi_gpu.yaml"
             )
 
-    def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
+    def targets(self, view: TokenView) -> tuple[TokenView, bool]:
         """What values are fitted to; and whether every token of a completion leads behind it."""
         raise NotImplementedError
 
@@ -239,7 +234,7 @@ class MonteCarloTrainer(TokenValueTrainer):
 
     num_q_heads = 1
 
-    def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
+    def targets(self, view: TokenView) -> tuple[TokenView, bool]:
         """Returns, of which every token of a completion has its share."""
         return monte_carlo_targets(view, self.settings.gamma), True
 
@@ -272,7 +267,7 @@ class ILQLTrainer(TokenValueTrainer):
         super().on_step_end(args, state, control, **kwargs)
         self.values.update_target(self.settings.tau)
 
-    def targets(self, view: TokenView) -> tuple[ValueTargets, bool]:
+    def targets(self, view: TokenView) -> tuple[TokenView, bool]:
         """What followed one decision."""
         return one_step_targets(view, self.settings.gamma), self.settings.bootstrap == "completion"
 
@@ -300,12 +295,12 @@ TRAINERS = {"mc": MonteCarloTrainer, "ilql": ILQLTrainer}
 
 def training_figures(trainer: TokenValueTrainer) -> dict[str, float]:
     """The size of the data, and the last losses and mean values of the run."""
-    view = trainer.data_collator.view
+    targets = trainer.data_collator.targets
     records = [r for r in read_metrics(trainer.run.directory) if "loss/q" in r]
     last = {k: v for r in records[-1:] for k, v in r.items() if k.startswith(("loss/", "values/"))}
     return {
-        "num_decisions": len(view),
-        "num_agent_tokens": int(view.num_tokens.sum()),
-        "num_merged_decisions": len(trainer.data_collator.targets),
+        "num_decisions": int(targets.weights.sum()),
+        "num_agent_tokens": int(targets.weights @ targets.num_tokens),
+        "num_merged_decisions": len(targets),
         **last,
     }
