@@ -36,6 +36,7 @@ from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.runs.run import Run
 from lactchain.types import Action, ChainGrammar, Trajectory
 from lactchain_extras.token_values.model import ValueModel
+from lactchain_extras.token_values.recording import record_token_values
 
 MAX_COMPLETIONS = 4096
 """Completions that are ranked at most."""
@@ -94,8 +95,6 @@ class TrainedValues:
         self, run: Run, template: PromptTemplate, trajectories: Sequence[Trajectory]
     ) -> None:
         """Writes RUN/token_values of some episodes: `recording`."""
-        from lactchain_extras.token_values.recording import record_token_values
-
         record_token_values(run, self.online, template, trajectories)
 
 

@@ -1,23 +1,21 @@
 """Leaves what a value model makes of a few episodes' tokens: `explorer.inspections`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from lactchain.errors import Interrupted
+from lactchain.models.prompting import PromptTemplate
 from lactchain.runs import distributed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.run import Run
 from lactchain.types import Trajectory
 from lactchain_extras.explorer.recording import TokenTexts, state_text, write_tables
-
-if TYPE_CHECKING:
-    from lactchain.models.prompting import PromptTemplate
-    from lactchain_extras.token_values.model import ValueModel
-    from lactchain_extras.token_values.token_view import TokenView
+from lactchain_extras.token_values.model import ValueModel
+from lactchain_extras.token_values.token_view import TokenView, token_view
+from lactchain_extras.token_values.trees import prefix_trees
 
 MAX_EPISODES = 8
 """So many episodes are looked at, at most: the best, the worst, and the first ones."""
@@ -29,9 +27,6 @@ AT_ONCE = 8
 """Decisions that are read together: all that their states say of a vocabulary is in memory."""
 
 EXTREMES = (min, "worst"), (max, "best")
-
-Values = tuple[list[float], list[float]]
-"""Q(s, token) of each token of a completion, and V(s) before it."""
 
 
 class Telling(NamedTuple):
@@ -68,20 +63,22 @@ def record_token_values(
     Raises:
         Interrupted: a signal asked to stop; the model is saved, and its values are computed anew.
     """
-    from lactchain_extras.token_values.token_view import token_view
-
     shown = telling(trajectories)
     if not shown.chosen:
         return
     view = token_view(shown.trajectories, template, model.tokenizer)
-    told = zip(_decisions(view), along(model, view), strict=True)
-    texts = TokenTexts(model.tokenizer)
-    rows = [
-        _row(shown, episode, decision)
-        | {"tokens": texts.split(tuple(view.completions[view.completion_tm1[row]]))}
-        | {"q": q, "v": v}
-        for (row, episode, decision), (q, v) in told
-    ]
+    places = (
+        np.arange(len(view)) - np.flatnonzero(np.diff(view.episodes, prepend=-1))[view.episodes]
+    )
+    looked_at, texts, rows = np.flatnonzero(places < MAX_DECISIONS), TokenTexts(model.tokenizer), []
+    for first in range(0, len(looked_at), AT_ONCE):
+        if stop_requested():
+            told = "stopped as values of tokens were computed; give the same command to go on"
+            raise Interrupted(stop_requested(), told)
+        some = looked_at[first : first + AT_ONCE]
+        for row, said, q, v in _values(model, view, some):
+            tokens = {"tokens": texts.split(tuple(said)), "q": q, "v": v}
+            rows.append(_row(shown, int(view.episodes[row]), int(places[row])) | tokens)
     meta = {"method": model.meaning.method, "gamma": model.meaning.gamma}
     meta |= {"episodes": len(shown.chosen), "of": shown.of, "most_decisions": MAX_DECISIONS}
     if distributed.is_main():
@@ -105,44 +102,20 @@ def _row(shown: Telling, episode: int, decision: int) -> dict[str, Any]:
     }
 
 
-def along(model: ValueModel, view: TokenView) -> Iterator[Values]:
-    """The values of the tokens of each decision that is looked at, in their order.
-
-    Raises:
-        Interrupted: a signal asked to stop.
-    """
-    rows = [row for row, *_ in _decisions(view)]
-    for first in range(0, len(rows), AT_ONCE):
-        if stop_requested():
-            told = "stopped as values of tokens were computed; give the same command to go on"
-            raise Interrupted(stop_requested(), told)
-        yield from _values(model, view, rows[first : first + AT_ONCE])
-
-
-def _decisions(view: TokenView) -> list[tuple[int, int, int]]:
-    """Of each decision that is looked at its row, its episode, and its place in that."""
-    starts = np.flatnonzero(np.diff(view.episodes, prepend=-1))
-    places = np.arange(len(view)) - starts[view.episodes]
-    told = zip(range(len(view)), view.episodes.tolist(), places.tolist(), strict=True)
-    return [(row, episode, place) for row, episode, place in told if place < MAX_DECISIONS]
-
-
-def _values(model: ValueModel, view: TokenView, rows: Sequence[int]) -> Iterator[Values]:
-    import torch
-
-    from lactchain_extras.token_values.trainers import TREES
-    from lactchain_extras.token_values.trees import prefix_trees
-
-    prompts = [view.prompts[view.prompt_tm1[row]] for row in rows]
-    said = [view.completions[view.completion_tm1[row]] for row in rows]
+def _values(
+    model: ValueModel, view: TokenView, rows: np.ndarray
+) -> Iterator[tuple[int, list[int], list[float], list[float]]]:
+    """Of each decision its row, its tokens, Q(s, token) of each of them, and V(s) before it."""
+    prompts = [view.prompts[number] for number in view.prompt_tm1[rows]]
+    said = [view.completions[number] for number in view.completion_tm1[rows]]
     # The last token of a completion is an action, and never a state.
     texts = [prompt + tokens[:-1] for prompt, tokens in zip(prompts, said, strict=True)]
     layout = prefix_trees(texts, model.tokenizer.pad_token_id)
-    inputs = {name: torch.from_numpy(getattr(layout, name)).to(model.device) for name in TREES}
+    inputs = {name: torch.from_numpy(t).to(model.device) for name, t in layout.arrays.items()}
     nodes = [p[len(prompt) - 1 :] for p, prompt in zip(layout.places, prompts, strict=True)]
     q, v = model.token_values(inputs, torch.from_numpy(np.concatenate(nodes)).to(model.device))
     tokens = torch.tensor(np.concatenate(said), device=model.device)
     lengths = [len(tokens) for tokens in said]
     of_tokens = q.gather(1, tokens[:, None])[:, 0].split(lengths)
-    for one, other in zip(of_tokens, v.split(lengths), strict=True):
-        yield one.tolist(), other.tolist()
+    for row, ids, one, other in zip(rows, said, of_tokens, v.split(lengths), strict=True):
+        yield row, ids, one.tolist(), other.tolist()

@@ -24,12 +24,10 @@ from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.token_values.settings import ILQLConfig, ValueConfig
 from lactchain_extras.token_values.targets import monte_carlo_targets, one_step_targets
 from lactchain_extras.token_values.token_view import TokenView
-from lactchain_extras.token_values.trees import PrefixTrees, prefix_trees
+from lactchain_extras.token_values.trees import TREES, PrefixTrees, prefix_trees
 
 ERROR_WEIGHT = 0.5
 """Factor on the squared errors of Q and V, as in LMRL-Gym."""
-
-TREES = ("input_ids", "position_ids", "subtree_ends")
 
 
 @dataclass
@@ -67,9 +65,9 @@ class TreeCollator:
         nodes, batch["next"] = np.unique(batch["next"], return_inverse=True)
         size = trees.input_ids.size
         batch["next_nodes"] = nodes[nodes < size]
-        batch |= {name: getattr(trees, name) for name in TREES}
+        batch |= trees.arrays
         if behind is not None:
-            batch |= {f"behind_{name}": getattr(behind, name) for name in TREES}
+            batch |= {f"behind_{name}": array for name, array in behind.arrays.items()}
             batch["behind_nodes"] = nodes[nodes >= size] - size
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
         return {n: t.float() if t.is_floating_point() else t for n, t in tensors.items()}

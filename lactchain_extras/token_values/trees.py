@@ -19,6 +19,8 @@ from lactchain.models.shared_prefix import common_prefix
 ROOM = 2
 """A row is filled up to so many times the longest sequence; attention is quadratic in rows."""
 
+TREES = ("input_ids", "position_ids", "subtree_ends")
+
 
 @dataclass
 class _Row:
@@ -63,6 +65,11 @@ class PrefixTrees:
     position_ids: np.ndarray
     subtree_ends: np.ndarray
     places: list[np.ndarray]
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The trees by name, as the value model takes them."""
+        return {name: getattr(self, name) for name in TREES}
 
 
 def prefix_trees(
