@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,31 +33,27 @@ T_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 @dataclass(frozen=True)
 class Compared:
-    """What one run does beside another, in the start states that both were evaluated in.
+    """What one run does beside the first, in the start states that both were evaluated in.
 
     Attributes:
-        first, other: the runs.
-        name: of the other, as `names` has it.
-        starts: the common start states, N of them.
-        before, after: success (N,) of the first run and of the other, in [0, 1].
-        chains_before, chains_after: completions (N,) that it took.
+        other: the run.
+        name: its name, as `names` has it.
+        starts: the N common start states.
+        success, chains: (2, N) success in [0, 1] and completions, of the first run and of it.
     """
 
-    first: RunView
     other: RunView
     name: str
     starts: list[State]
-    before: np.ndarray
-    after: np.ndarray
-    chains_before: np.ndarray
-    chains_after: np.ndarray
+    success: np.ndarray
+    chains: np.ndarray
 
-    @cached_property
+    @property
     def gained(self) -> list[int]:
         """Numbers of the start states that the other run does better in, the largest gain first."""
         return self._by_change(1.0)
 
-    @cached_property
+    @property
     def lost(self) -> list[int]:
         """Those that it does worse in, the largest loss first."""
         return self._by_change(-1.0)
@@ -70,28 +65,29 @@ class Compared:
         """
         return {
             "beside the first": self.name,
-            "success": _difference(self.before, self.after),
+            "success": _difference(*self.success),
             "gained": len(self.gained),
             "lost": len(self.lost),
-            "completions": _difference(self.chains_before, self.chains_after, better=-1),
+            "completions": _difference(*self.chains, better=-1),
         }
 
     def changes(self, most: int) -> list[dict[str, Any]]:
         """Start states that went otherwise, the largest changes first: lost ones, then gained."""
-        chosen = [*self.lost[:most], *self.gained[:most]]
-        success, chains = (
-            [f"{old[n]:.3g} → {new[n]:.3g}" for n in chosen]
-            for old, new in (
-                (self.before, self.after), (self.chains_before, self.chains_after)
-            )
-        )  # fmt: skip
+
+        def change(sides: np.ndarray) -> str:
+            return " → ".join(f"{side:.3g}" for side in sides)
+
         return [
-            {"start state": json.dumps(self.starts[n]), "success": won, "completions": took}
-            for n, won, took in zip(chosen, success, chains, strict=True)
+            {
+                "start state": json.dumps(self.starts[n]),
+                "success": change(self.success[:, n]),
+                "completions": change(self.chains[:, n]),
+            }
+            for n in (*self.lost[:most], *self.gained[:most])
         ]
 
     def _by_change(self, sign: float) -> list[int]:
-        change = sign * (self.after - self.before)
+        change = sign * (self.success[1] - self.success[0])
         return [int(n) for n in np.argsort(-change, kind="stable") if change[n] > 0]
 
 
@@ -102,10 +98,19 @@ def compare(runs: Sequence[str | RunView]) -> list[Compared]:
         ConfigError: a folder is no run.
         DataError: a run has no evaluation that tells of success, or none in common with the first.
     """
-    views = [*map(open_run, runs)]
-    (first, _), *others = zip(views, names(views), strict=True)
-    before = outcomes(first)
-    return [_side_by_side(first, *other, before, outcomes(other[0])) for other in others]
+    first, *others = map(open_run, runs)
+    before, found = outcomes(first), []
+    for other, name in zip(others, names([first, *others])[1:], strict=True):
+        after = outcomes(other)
+        common = [state for state in before if state in after]
+        if len(common) < 2:
+            raise DataError(
+                f"{other.directory}: expected start states of {first.directory}, found"
+                f" {len(common)} in common; compare runs in one world"
+            )
+        success, chains = np.array([[run[state] for state in common] for run in (before, after)]).T
+        found.append(Compared(other, name, [*map(json.loads, common)], success.T, chains.T))
+    return found
 
 
 def names(runs: Sequence[RunView]) -> list[str]:
@@ -204,23 +209,6 @@ def known_figures(run: RunView) -> Mapping[str, Any]:
 def figure(told: Mapping[str, Any], among: Sequence[str]) -> Any:
     """The first of some names that is known; None where none is."""
     return next((told[name] for name in among if told.get(name) is not None), None)
-
-
-def _side_by_side(
-    first: RunView,
-    other: RunView,
-    name: str,
-    before: dict[str, tuple[float, float]],
-    after: dict[str, tuple[float, float]],
-) -> Compared:
-    common = [state for state in before if state in after]
-    if len(common) < 2:
-        raise DataError(
-            f"{other.directory}: expected start states of {first.directory}, found"
-            f" {len(common)} in common; compare runs in one world"
-        )
-    success, chains = np.array([[before[state], after[state]] for state in common]).T
-    return Compared(first, other, name, [json.loads(state) for state in common], *success, *chains)
 
 
 def _difference(before: np.ndarray, after: np.ndarray, better: int = 1) -> str:

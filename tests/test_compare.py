@@ -79,7 +79,7 @@ def test_where_nothing_differs_no_luck_is_spoken_of(run):
 def test_episodes_of_one_start_state_count_once(run):
     first, other = run("a", [1, None, 1], episodes=3), run("b", [1, 1, 1])
     (found,) = comparing.compare([first, other])
-    assert found.after.tolist() == [1, 1, 1] and found.before.tolist() == [1, 0, 1]
+    assert found.success.tolist() == [[1, 0, 1], [1, 1, 1]]
 
 
 def test_settings_that_differ_have_a_column_for_each_run(run):
