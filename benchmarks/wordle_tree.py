@@ -3,11 +3,11 @@
 import numpy as np
 
 from lactchain.environments.language import LanguageEnv
-from lactchain_extras.wordle.policies import WordPolicy
+from lactchain_extras.wordle.env import ConsistentWords
 from lactchain_extras.wordle.words import SOLVED, WordTables
 
 
-class InformedWords(WordPolicy):
+class InformedWords(ConsistentWords):
     """In Wordle, the fitting word that promises most information.
 
     That is the least expected logarithm of the number of words that will fit after it (the first of
@@ -31,7 +31,7 @@ class InformedWords(WordPolicy):
         return self._best[key]
 
 
-class BestWords(WordPolicy):
+class BestWords(ConsistentWords):
     """In Wordle, the word of the list, fitting or not, with which the best play goes on.
 
     The search of its first move in an empty game is the search of the whole game.

@@ -13,8 +13,7 @@ from lactchain.environments.language import language_env
 from lactchain.environments.scripted import Mixture, RandomChains
 from lactchain_extras.maze import PARTIAL_TEMPLATE, LegalMoves, MazeTables
 from lactchain_extras.stages.play import HumanPolicy
-from lactchain_extras.wordle.env import Wordle
-from lactchain_extras.wordle.policies import ConsistentWords
+from lactchain_extras.wordle.env import ConsistentWords, Wordle
 from lactchain_extras.wordle.words import SOLVED, WordTables, word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")

@@ -10,6 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from lactchain.environments.faults import at_least_one, rewards_of
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.scripted import RowPolicy
 from lactchain.environments.views import Outcome, State, TextView, reset_into
 from lactchain.inspection.pictures import Mark, Picture, Scene
 from lactchain.types import Reward
@@ -24,6 +26,7 @@ from lactchain_extras.wordle.words import (
     is_word,
     kept,
     pattern_marks,
+    read_board,
     word_list,
     word_tables,
 )
@@ -158,8 +161,6 @@ class Wordle(gym.Env[np.ndarray, int]):
         elsewhere, absent): `CLUES_TEMPLATE` shows these alone. The only state that it lists is the
         empty game. Spaces between the letters of a guess do not matter.
         """
-        from lactchain_extras.wordle.policies import ConsistentWords
-
         words = self.tables.words
         every_square = _squares(np.ones((len(ALPHABET), NUM_LETTERS), dtype=bool))
         return TextView(
@@ -232,6 +233,33 @@ class Wordle(gym.Env[np.ndarray, int]):
 
     def _info(self) -> dict[str, Any]:
         return {"num_fitting": int(self.fits.sum())}
+
+
+class ConsistentWords(RowPolicy):
+    """In Wordle, a random word among those that fit all feedback; a subclass may `choose` others.
+
+    Raises:
+        ValueError: the environment is not Wordle.
+    """
+
+    name = "consistent"
+
+    def __init__(self, env: LanguageEnv) -> None:
+        if not isinstance(env.env.unwrapped, Wordle):
+            raise ValueError(f"world: expected Wordle, got {env.env.unwrapped}")
+        self.grammar = env.grammar
+        self.num_tries = env.env.unwrapped.num_tries
+        self.tables = env.env.unwrapped.tables
+
+    def complete(self, text: str, seed: int) -> str:
+        """The next word of the game that the text ends with."""
+        guesses, feedback = read_board(text)
+        words = np.flatnonzero(self.tables.fitting(guesses, feedback))
+        return self.grammar.render([self.choose(words, self.num_tries - len(guesses), seed)])
+
+    def choose(self, words: np.ndarray, tries: int, seed: int) -> int:
+        """The number of the next word, by those (n,) that fit and the guesses that are left."""
+        return int(np.random.default_rng(seed).choice(words))
 
 
 def clues(knowledge: np.ndarray) -> dict[str, str]:
