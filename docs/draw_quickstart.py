@@ -81,13 +81,21 @@ def completions(trajectory: Trajectory, x: int) -> list[Markup]:
 
 
 def by_distance(run: RunView) -> Markup:
-    """Success by distance, before and after."""
-    bars: dict[str, dict[int, tuple[float, int]]] = {"before": {}, "after": {}}
-    for name, number in (("before", min(run.results)), ("after", max(run.results))):
-        for distance in sorted({result.shortest for result in run.results[number]}):
-            here = [r.success for r in run.results[number] if r.shortest == distance]
-            bars[name][distance] = sum(here) / len(here), len(here)
-    return plots.bar_chart("success rate", bars, "shortest path, in actions")
+    """Success by distance, before and after, as bars side by side."""
+    sides = {"before": run.results[min(run.results)], "after": run.results[max(run.results)]}
+    distances = sorted({result.shortest for results in sides.values() for result in results})
+    axes = plots.Axes((-0.6, len(distances) - 0.4), (0.0, 1.0), width=520, top=42)
+    box, label, drawn = axes.x(0.8) - axes.x(0.0), "shortest path, in actions", []
+    for n, (name, results) in enumerate(sides.items()):
+        for place, distance in enumerate(distances):
+            here = [r.success for r in results if r.shortest == distance]
+            share = sum(here) / len(here) if here else 0.0
+            hint = f"{name}, {label} {distance}: {share:.1%} of {len(here)}"
+            left, top = round(axes.x(place - 0.4) + n * box / 2, 1), axes.y(share)
+            size = round(box / 2 - 1, 1), round(axes.y(0.0) - top, 1)
+            drawn.append(shapes.rect(left, top, *size, plots.LINE_COLOURS[n], hint))
+    marks = [(axes.x(place), distance) for place, distance in enumerate(distances)]
+    return axes.draw("success rate", label, *drawn, *plots.legend(axes, sides), x_marks=marks)
 
 
 def way(trajectory: Trajectory, run: RunView) -> Markup:

@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn from numbers: curves and bars.
+"""Charts as SVG, drawn from numbers.
 
 Each function returns an `<svg>` element for a light background. Any text in it is escaped.
 """
@@ -43,11 +43,6 @@ class Axes:
         (low, high), floor = self.y_range, self.height - self.bottom
         return round(floor - (value - low) / (high - low) * (floor - self.top), 1)
 
-    def box(self, left: float, width: float, value: float, colour: str, hint: str = "") -> Markup:
-        """A box from the x-axis up to a number."""
-        size = round(width, 1), round(self.y(0.0) - self.y(value), 1)
-        return shapes.rect(round(left, 1), self.y(value), *size, colour, hint)
-
     def draw(
         self,
         title: str,
@@ -90,29 +85,7 @@ def line_chart(
         for (name, curve), colour in zip(curves.items(), cycle(LINE_COLOURS), strict=False)
     ]
     marks = None if x_marks is None else [(axes.x(x), x) for x in x_marks]
-    return axes.draw(title, x_label, *drawn, *_legend(axes, curves), x_marks=marks)
-
-
-def bar_chart(
-    title: str,
-    bars: Mapping[str, Mapping[int, tuple[float, int]]],
-    x_label: str,
-    width: int = 520,
-    colours: Sequence[str] = LINE_COLOURS,
-) -> Markup:
-    """Shares in [0, 1] as bars side by side, of a few groups: name → {x: (share, cases)}."""
-    positions = sorted({x for group in bars.values() for x in group})
-    axes = Axes((-0.6, len(positions) - 0.4), (0.0, 1.0), width=width, top=42)
-    box = (axes.x(0.8) - axes.x(0.0)) / len(bars)
-    drawn = []
-    for n, (name, group) in enumerate(bars.items()):
-        for place, x in enumerate(positions):
-            share, cases = group.get(x, (0.0, 0))
-            hint = f"{name}, {x_label} {x}: {share:.1%} of {cases}"
-            left = axes.x(place - 0.4) + n * box
-            drawn.append(axes.box(left, box - 1, share, colours[n], hint))
-    marks = [(axes.x(place), x) for place, x in enumerate(positions)]
-    return axes.draw(title, x_label, *drawn, *_legend(axes, bars, colours), x_marks=marks)
+    return axes.draw(title, x_label, *drawn, *legend(axes, curves), x_marks=marks)
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
@@ -156,12 +129,10 @@ def _curve(axes: Axes, name: str, xs: np.ndarray, ys: np.ndarray, colour: str) -
     return shapes.group(name, *lines, *dots)
 
 
-def _legend(
-    axes: Axes, names: Iterable[str], colours: Sequence[str] = LINE_COLOURS
-) -> list[Markup]:
+def legend(axes: Axes, names: Iterable[str]) -> list[Markup]:
     """Names in their colours, in one line above the plot; of a single one nothing."""
     drawn, left = [], float(axes.left)
-    for name, colour in zip(names, colours, strict=False):
+    for name, colour in zip(names, LINE_COLOURS, strict=False):
         drawn.append(shapes.rect(round(left, 1), 24, 9, 9, colour))
         drawn.append(shapes.text(left + 13, 32, name))
         left += 24 + 6.2 * len(name)
