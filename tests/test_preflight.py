@@ -231,6 +231,9 @@ def test_errors_of_stages_name_the_settings_of_the_pipeline(weights, tmp_path):
         run_here("run_pipeline", replace(config, critic=critic))
     with pytest.raises(ConfigError, match="^simpo.training.extra.x: no such"), full_keys("simpo"):
         raise ConfigError("training.extra.x: no such argument")
+    skill = "target_skill: expected a retrieval skill of 0.2"
+    with pytest.raises(ConfigError, match=f"^warm_start.{skill}"), full_keys("warm_start"):
+        raise ConfigError(skill)
     with pytest.raises(ConfigError, match="^actor.lora: expected"), full_keys("simpo"):
         raise ConfigError("actor.lora: expected an adapter")
 

@@ -292,10 +292,10 @@ def full_keys(stage: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        first, dot, rest = str(error).partition(".")
-        if not dot or first not in STAGE_KEYS[stage]:
+        first = str(error).partition(":")[0].partition(".")[0]
+        if first not in STAGE_KEYS[stage]:
             raise
-        raise ConfigError(f"{STAGE_KEYS[stage][first]}.{rest}") from error
+        raise ConfigError(STAGE_KEYS[stage][first] + str(error).removeprefix(first)) from error
 
 
 def cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:
