@@ -188,11 +188,6 @@ class RunView:
         """What each round has recorded of its answers, by its number; a damaged record is none."""
         return plugins.required("inspections", "inspections").of_rounds(self)
 
-    def newest(self, attribute: str) -> Any:
-        """What this run holds under a name, else the last stage that has any."""
-        found = (getattr(view, attribute) for view in (self, *reversed(self.stages.values())))
-        return next(filter(None, found), getattr(self, attribute))
-
     @property
     def figures(self) -> dict[str, Any]:
         """The plain figures of the summary."""

@@ -124,7 +124,7 @@ class EpisodeTable:
 
 
 def return_scale(trajectories: Sequence[Trajectory], gamma: float, discount_per: str) -> float:
-    """Root mean square of the returns, 1 if all are 0; `DataError` where nothing said is a chain."""
+    """Root mean square of the returns, 1 if all are 0; `DataError` where there are no chains."""
     returns = np.concatenate([t.decisions().returns(gamma, discount_per) for t in trajectories])
     if not len(returns):
         raise DataError(
