@@ -5,23 +5,26 @@ has. They are a first look at one process that holds all of a model: libraries, 
 on another base that ranks beside the actor come on top. Nothing is refused by them.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
+import torch
+from torch.nn import Linear
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, LoraSettings, ModelConfig
 from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import make_language_env
+from lactchain.models.adapters import attach_lora
+from lactchain.models.headed import value_encoder_class
+from lactchain.models.loading import load_shape, resolve_dtype
+from lactchain.models.runtime import device, free_memory, quiet
+from lactchain.models.weights import resolve_weights
 from lactchain.runs.console import console, plain, table
 from lactchain.stages.stage_run import NOTHING_DONE, BatchSettings, mend
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 LETTERS_PER_TOKEN = 3
 """A cautious guess: English has more than four."""
@@ -29,8 +32,6 @@ LETTERS_PER_TOKEN = 3
 
 def print_memory(config: Any, batches: Sequence[BatchSettings]) -> None:
     """Prints what each batch takes beside what the device has."""
-    from lactchain.models.runtime import device
-
     found = [(batch, sizes) for batch in batches if (sizes := memory_of(config, batch))]
     if not found:
         console.print(NOTHING_DONE)
@@ -45,10 +46,6 @@ def print_memory(config: Any, batches: Sequence[BatchSettings]) -> None:
 
 def available_memory() -> int:
     """Bytes that the device has to give, this process's share of a computer's."""
-    import torch
-
-    from lactchain.models.runtime import device, free_memory
-
     free_memory()
     if device().type == "cuda":
         return torch.cuda.mem_get_info(device())[0]
@@ -114,15 +111,6 @@ def text_lengths(environment: EnvironmentConfig, model: ModelConfig) -> tuple[in
 
 def on_meta(config: ModelConfig, learns: bool) -> PreTrainedModel:
     """The model as transformers and PEFT build it, of tensors without numbers."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from lactchain.models.adapters import attach_lora
-    from lactchain.models.headed import value_encoder_class
-    from lactchain.models.loading import load_shape, resolve_dtype
-    from lactchain.models.runtime import quiet
-    from lactchain.models.weights import resolve_weights
-
     reads = isinstance(config, CriticConfig)
     shape, lora = load_shape(resolve_weights(config.model)), getattr(config, "lora", None)
     if not reads and config.adapter is not None:
@@ -140,8 +128,6 @@ def on_meta(config: ModelConfig, learns: bool) -> PreTrainedModel:
 
 def weight_bytes(model: PreTrainedModel, bits: int | None) -> float:
     """Bytes of all weights; those of linear layers are in fewer bits where they are quantised."""
-    from torch.nn import Linear
-
     apart = {"lm_head", "score", "lora_A", "lora_B"}
     linear = [
         layer.weight

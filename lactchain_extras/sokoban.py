@@ -130,14 +130,11 @@ def distances_to_solved(room: Room) -> dict[Place, int]:
     cells = range(len(room.near))
     distances = {(cell, room.targets): 0 for cell in cells if cell not in room.targets}
     frontier = [*distances]
-    while frontier:
-        later = frontier
-        frontier = []
-        for place in later:
-            for earlier in room.before(place):
-                if earlier not in distances:
-                    distances[earlier] = distances[place] + 1
-                    frontier.append(earlier)
+    for place in frontier:  # which grows
+        for earlier in room.before(place):
+            if earlier not in distances:
+                distances[earlier] = distances[place] + 1
+                frontier.append(earlier)
     return distances
 
 

@@ -18,18 +18,19 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+from transformers import PreTrainedTokenizerBase
+
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import ConfigError
+from lactchain.models.generation.decoding import Completion, Decoder
+from lactchain.models.prompting import PromptTemplate
 from lactchain_extras.ecosystems.tasks import Splits, begin, splits_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
     from trl import GRPOTrainer
-
-    from lactchain.models.generation.decoding import Completion
-    from lactchain.models.prompting import PromptTemplate
 
 OVER = "The episode is over."
 NO_TASK = (
@@ -179,8 +180,6 @@ def rollout(
     splits = splits_of(envs[0], config, panel)
 
     def rollout_func(prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, list]:
-        from lactchain.models.prompting import PromptTemplate
-
         envs.extend(make_language_env(config) for _ in range(len(envs), len(prompts)))
         template = cache(partial(PromptTemplate, trainer.processing_class))
         episodes = []
@@ -253,10 +252,6 @@ class _Episode:
 
 def _play(episodes: Sequence[_Episode], trainer: GRPOTrainer, max_new_tokens: int) -> None:
     """Plays all episodes to their ends, or as far as there is room."""
-    import torch
-
-    from lactchain.models.generation.decoding import Decoder
-
     tokenizer, longest = trainer.processing_class, trainer.max_completion_length
     room = min(max_new_tokens, longest)
     model = trainer.accelerator.unwrap_model(trainer.model)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-import numpy as np
 from markupsafe import Markup
 
 from lactchain_extras.explorer.report import environment
@@ -17,7 +16,6 @@ shapes = environment.get_template("shapes.svg").module
 """Functions that return pieces of a picture: see `templates/shapes.svg`."""
 LINE_COLOURS = ("#2166ac", "#d6604d", "#1b7837", "#8073ac", "#b35806", "#35978f", "#c51b7d")
 AXIS = "#9fb3c8"
-MAX_POINTS = 600  # of a curve
 
 
 @dataclass(frozen=True)
@@ -75,17 +73,15 @@ def line_chart(
     x_label: str = "step",
     x_marks: Sequence[float] | None = None,
 ) -> Markup:
-    """Curves by name, each (x, y), with ticks at `x_marks`; what is not finite leaves a gap."""
-    curves = {name: _finite_range(x, y) for name, (x, y) in series.items()}
-    heights = [y for _, ys in curves.values() for y in ys if math.isfinite(y)]
-    across = padded([x for xs, _ in curves.values() for x in xs], 0.0)
-    axes = Axes(across, padded(heights, 0.05), top=26 if len(curves) < 2 else 42)
+    """Curves by name, each (x, y) of finite numbers, with ticks at `x_marks`."""
+    across, heights = ([v for curve in series.values() for v in curve[axis]] for axis in (0, 1))
+    axes = Axes(padded(across, 0.0), padded(heights, 0.05), top=26 if len(series) < 2 else 42)
     drawn = [
         _curve(axes, name, *curve, colour)
-        for (name, curve), colour in zip(curves.items(), cycle(LINE_COLOURS), strict=False)
+        for (name, curve), colour in zip(series.items(), cycle(LINE_COLOURS), strict=False)
     ]
     marks = None if x_marks is None else [(axes.x(x), x) for x in x_marks]
-    return axes.draw(title, x_label, *drawn, *legend(axes, curves), x_marks=marks)
+    return axes.draw(title, x_label, *drawn, *legend(axes, series), x_marks=marks)
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
@@ -107,26 +103,13 @@ def padded(values: Iterable[float], share: float) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _finite_range(x: Sequence[float], y: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """At most `MAX_POINTS` points, within what a picture can be computed for."""
-    places = np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).round().astype(int)
-    xs, ys = np.asarray(x, dtype=float)[places], np.asarray(y, dtype=float)[places]
-    return xs, np.where(np.abs(ys) < 1e100, ys, np.nan)
-
-
-def _curve(axes: Axes, name: str, xs: np.ndarray, ys: np.ndarray, colour: str) -> Markup:
-    pieces: list[list[tuple[float, float]]] = [[]]
-    for x, y in zip(xs, ys, strict=True):
-        if math.isfinite(y):
-            pieces[-1].append((axes.x(x), axes.y(y)))
-        elif pieces[-1]:
-            pieces.append([])
-    lines = [shapes.polyline(piece, colour) for piece in pieces if len(piece) > 1]
-    dots = [shapes.circle(*piece[-1], 2.5, colour) for piece in pieces if piece]
-    known = ys[np.isfinite(ys)]
-    if len(known):
-        name += f": last {known[-1]:.5g}, lowest {known.min():.5g}, highest {known.max():.5g}"
-    return shapes.group(name, *lines, *dots)
+def _curve(axes: Axes, name: str, xs: Sequence[float], ys: Sequence[float], colour: str) -> Markup:
+    if not ys:
+        return shapes.group(name)
+    points = [(axes.x(x), axes.y(y)) for x, y in zip(xs, ys, strict=True)]
+    line = [shapes.polyline(points, colour)] if len(points) > 1 else []
+    name += f": last {ys[-1]:.5g}, lowest {min(ys):.5g}, highest {max(ys):.5g}"
+    return shapes.group(name, *line, shapes.circle(*points[-1], 2.5, colour))
 
 
 def legend(axes: Axes, names: Iterable[str]) -> list[Markup]:

@@ -4,8 +4,6 @@ Little of it is computed: the evaluation has played the greedy episodes and samp
 These are played, and the round's critic reads what they lead to.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter, defaultdict
@@ -13,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from transformers import PreTrainedTokenizerBase
 
 from lactchain.config.settings import ActorConfig
 from lactchain.data import parquet
@@ -32,19 +31,17 @@ from lactchain.environments import chance
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import load_own_tokenizer
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.storage.files import write_json
 from lactchain.storage.manifests import write_manifest
 from lactchain.types import Action, Discount, PreferencePair, Trajectory
 from lactchain_extras.explorer.inspections import SCHEMAS, VERSION, is_inspection
 from lactchain_extras.explorer.tables import as_utf8
 from lactchain_extras.turns import log_turns
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from lactchain.stages.pipeline_config import RunPipelineConfig
 
 MAX_STATES = 1_000
 """So many start states are looked at, at most: of more, a sample."""
@@ -75,8 +72,6 @@ class Recorder:
         folder = self.run.path(f"round_{number}/inspection")
         if not distributed.is_main() or is_inspection(folder):
             return
-        from lactchain.models.loading import load_own_tokenizer
-
         stage, told = folder.parent, TokenTexts(load_own_tokenizer(actor)).row
         episodes = read_trajectories(stage / "evaluation/trajectories")
         greedy = [episodes[place] for place in self.asked]
@@ -134,9 +129,8 @@ class Recorder:
     def _known(self, stage: Path) -> list[Row]:
         """What is exactly known of each state that is looked at."""
         results = read_episodes(stage / "evaluation/episodes.json")
-        file = stage / "critic/values.json"
+        file, policy = stage / "critic/values.json", {}
         shortest = {state_text(result.state): result.shortest for result in results}
-        policy: Mapping[str, float] = {}
         if file.is_file():  # the critic was measured
             values = read_values(file)
             policy = dict(zip(map(state_text, values.states), values.exact, strict=True))
@@ -150,8 +144,6 @@ class Recorder:
         """What the critic in a folder makes of B single decisions: value, q and advantage."""
         if folder is None:
             return [UNKNOWN] * len(decisions)
-        from lactchain.models.critic import EmbeddingCritic
-
         critic = EmbeddingCritic.load(folder)
         texts = [decision.observations[0] for decision in decisions]
         if critic.mode == "action_value":
@@ -239,11 +231,9 @@ def merge(sampled: Iterable[Action], pairs: Sequence[PreferencePair]) -> list[tu
     likeliest = sorted(first.values(), key=lambda action: (-sum(action.logprobs), action.text))
     chosen = {pair.chosen: pair.chosen_token_ids for pair in pairs}
     rejected = {pair.rejected: pair.rejected_token_ids for pair in pairs}
-    known = {action.text for action in likeliest}
-    told = (chosen | rejected).items()
-    kept = likeliest[:MAX_CANDIDATES]
-    kept += [action for action in likeliest[MAX_CANDIDATES:] if action.text in chosen | rejected]
-    kept += [Action(text, token_ids) for text, token_ids in told if text not in known]
+    known, paired = {action.text for action in likeliest}, chosen | rejected
+    kept = [a for n, a in enumerate(likeliest) if n < MAX_CANDIDATES or a.text in paired]
+    kept += [Action(text, token_ids) for text, token_ids in paired.items() if text not in known]
     return [
         (action, {
             "count": (count := counts[action.text, action.token_ids]),

@@ -78,16 +78,8 @@ def summarise(view: RunView) -> Summary:
     rounds, last = tuple(_rounds(view)), view.results.get(chosen_round(view), [])
     failures = sorted((r for r in last if r.success is False), key=lambda r: r.shortest or math.inf)
     sentences = _learnt(view, rounds), _learnt_from(view), _how_sure(view, last)
-    before, after = before_and_after(view, chosen_round(view))
-    return Summary(
-        tuple(filter(None, sentences)),
-        rounds,
-        tuple(failures),
-        len(last),
-        tuple(_alarms(view)),
-        before,
-        after,
-    )
+    told = tuple(filter(None, sentences)), rounds, tuple(failures), len(last), tuple(_alarms(view))
+    return Summary(*told, *before_and_after(view, chosen_round(view)))
 
 
 def succeeded(trajectory: Trajectory) -> bool:
@@ -125,12 +117,9 @@ def _rounds(view: RunView) -> Iterator[RoundFacts]:
 
 
 def _facts(name: str, results: Sequence[EpisodeResult]) -> RoundFacts:
-    within_2 = Share(sum(r.success and r.num_chains <= 2 for r in results), len(results))
-    return RoundFacts(name, _solved(results), within_2)
-
-
-def _solved(results: Sequence[EpisodeResult]) -> Share:
-    return Share(sum(result.success for result in results), len(results))
+    won = [result for result in results if result.success]
+    soon = sum(result.num_chains <= 2 for result in won)
+    return RoundFacts(name, Share(len(won), len(results)), Share(soon, len(results)))
 
 
 def _learnt(view: RunView, rounds: Sequence[RoundFacts]) -> str:

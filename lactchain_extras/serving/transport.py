@@ -158,8 +158,9 @@ class Transport:
                     f"{url}: no answer for {quiet:.0f} s, in the end {failure}; what is finished "
                     "is kept: start the server, then give the same command"
                 )
+            most = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, 30))
             with suppress(TimeoutError):  # the end of the pause; at once if nobody waits any more
-                future.result(max(asked_for, waiting_time(attempt)))
+                future.result(max(asked_for, random.uniform(0, most)))
 
 
 def clients(in_flight: int, seconds: float) -> list[httpx2.Client]:
@@ -206,7 +207,9 @@ def text_of(client: httpx2.Client, address: str, body: Body | None = None) -> st
         return told
     words = f"{status} {quoted(response.headers.get('Location') or told, 300)}"
     if status in MAY_PASS or status >= 500:
-        raise Unfinished(words, asked_wait(response.headers.get("Retry-After")))
+        asked_for = response.headers.get("Retry-After", "")  # a date, as pages have it, is none
+        is_number = asked_for.replace(".", "", 1).isdecimal()
+        raise Unfinished(words, float(asked_for) if is_number else 0.0)
     raise RefusedError(status, f"{address}: refused, with {words}")
 
 
@@ -260,16 +263,6 @@ def quoted(text: str, most: int) -> str:
     """The beginning of a text of somebody else's, without the key and what moves on the screen."""
     seen = (letter if letter.isprintable() else " " for letter in hidden(text)[:10_000])
     return " ".join("".join(seen).split())[:most]
-
-
-def asked_wait(header: str | None) -> float:
-    """The seconds that a `Retry-After` asks for; a date, as pages have it, asks for none."""
-    return float(header) if header and header.replace(".", "", 1).isdecimal() else 0.0
-
-
-def waiting_time(attempt: int) -> float:
-    """Seconds until a request is tried again: uniform below a bound that doubles."""
-    return random.uniform(0, min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, 30)))
 
 
 def answers(futures: Sequence[Future[Answer]]) -> list[Answer]:
