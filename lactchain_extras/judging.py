@@ -4,15 +4,15 @@ The yardstick is the policy's own: exact V^π and Q^π where a model of the worl
 means over replays, whose luck is taken off the figures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification
 
 from lactchain.config.settings import ModelConfig
 from lactchain.data.chain_values import expected_worth
@@ -26,9 +26,14 @@ from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
 from lactchain.errors import DataError, NonFiniteError
 from lactchain.functional.random_streams import derive_seed
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.models.loading import load_base, load_shape, load_tokenizer
+from lactchain.models.weights import resolve_weights
 from lactchain.storage.files import read_json
+from lactchain.storage.results import result_of
 from lactchain.types import Critic, Discount, Policy
 
+REWARD = "reward:"
 MARGINS = 4
 """Parts into which pairs of candidates are cut by how much better one is, each of as many pairs."""
 AT_ONCE = 2_000
@@ -71,11 +76,6 @@ class RewardModel:
     mode, discount_per = "value", "action"
 
     def __init__(self, model: str, gamma: float) -> None:
-        from transformers import AutoModelForSequenceClassification
-
-        from lactchain.models.loading import load_base, load_shape, load_tokenizer
-        from lactchain.models.weights import resolve_weights
-
         if (Path(model) / "critic_config.json").is_file():
             raise DataError(f"{model}: expected a reward model, got a critic; leave reward: out")
         self.gamma, folder = gamma, resolve_weights(model)
@@ -90,8 +90,6 @@ class RewardModel:
 
     def values(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> Any:
         """Its scores (B,) of B texts, one by one: padding would need a token for it."""
-        import torch
-
         with torch.inference_mode():
             rows = (self._tokenizer(text, return_tensors="pt") for text in observations)
             rows = (row.to(self._model.device) for row in rows)
@@ -99,6 +97,15 @@ class RewardModel:
         if not np.isfinite(found).all():
             raise NonFiniteError("reward: the model computes NaN or infinities; copy it again")
         return found
+
+
+def open_critic(name: str, env: LanguageEnv, gamma: float) -> Critic:
+    """What a name of `JudgeConfig.critics` stands for; `DataError` where there is none."""
+    if name.startswith(REWARD):
+        return RewardModel(name.removeprefix(REWARD), gamma)
+    if name.endswith(".json"):
+        return read_numbers(Path(name), env, gamma)
+    return EmbeddingCritic.load(result_of(name, "critic"))
 
 
 # --- yardsticks -----------------------------------------------------------------------------------
@@ -119,7 +126,7 @@ class Yardstick:
     columns: np.ndarray
 
     @classmethod
-    def of(cls, actor: Any, env: LanguageEnv, folder: Path, count: int, seed: int) -> Yardstick:
+    def of(cls, actor: Any, env: LanguageEnv, folder: Path, count: int, seed: int) -> Self:
         """Draws `count` candidates in each state; those that are equal count once."""
         policy = exact_policy(actor, env, folder)
         shares = policy.probabilities / policy.probabilities.sum(axis=1, keepdims=True)
@@ -316,8 +323,8 @@ def _pairs(
 
 def _by_unit(units: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Sums of each state that has pairs, and how many it has (M, 2)."""
-    sums = np.stack([np.bincount(units, right), np.bincount(units)], axis=1) if len(units) else []
-    return np.array([row for row in sums if row[1]]).reshape(-1, 2)
+    sums = np.stack([np.bincount(units, right), np.bincount(units)], axis=1)
+    return sums[sums[:, 1] > 0]
 
 
 def _by_margin(margins: np.ndarray, right: np.ndarray) -> list[dict[str, float]]:

@@ -17,7 +17,14 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import LanguageActor
 from lactchain.types import Discount
-from lactchain_extras.judging import Numbers, Yardstick, judge, judge_by_replays, without_luck
+from lactchain_extras.judging import (
+    Numbers,
+    Yardstick,
+    judge,
+    judge_by_replays,
+    open_critic,
+    without_luck,
+)
 from lactchain_extras.stages import judge as stage
 
 pytestmark = pytest.mark.extras
@@ -113,18 +120,18 @@ def test_a_reward_model_says_of_a_text_what_transformers_says(weights, tmp_path,
         tokenizer.save_pretrained(tmp_path)
         if labels == 2:
             with pytest.raises(DataError, match="expected a model with one label, got 2"):
-                stage.open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
+                open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
     for nothing in (tmp_path / "nowhere", "/etc"):
         with pytest.raises(DataError, match=str(nothing)):
-            stage.open_critic(f"reward:{nothing}", yardstick.env, GAMMA)
+            open_critic(f"reward:{nothing}", yardstick.env, GAMMA)
     (shape := tmp_path / "bare").mkdir()  # a language model, whose head would be drawn
     for file in (weights / "actor").iterdir():
         if file.name != "manifest.json":
             shutil.copy(file, shape)
     shutil.copy(tmp_path / "config.json", shape)
     with pytest.raises(DataError, match=r"weights of every layer, .*score\.weight"):
-        stage.open_critic(f"reward:{shape}", yardstick.env, GAMMA)
-    critic = stage.open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
+        open_critic(f"reward:{shape}", yardstick.env, GAMMA)
+    critic = open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
     texts = yardstick.texts[:3]
     batch = tokenizer(texts, return_tensors="pt", padding=True)
     with torch.inference_mode():

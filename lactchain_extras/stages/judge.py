@@ -24,10 +24,8 @@ from lactchain.runs.run import Run
 from lactchain.stages.stage_run import BatchSettings, place_of, stage
 from lactchain.storage.files import atomic_write, to_json
 from lactchain.storage.manifests import write_with_manifest
-from lactchain.storage.results import result_of
 from lactchain.types import Critic
 
-REWARD = "reward:"
 SHOWN = ("r2", "rho", "rho_within", "pairs_right", "slope")
 
 
@@ -72,7 +70,7 @@ def main(config: JudgeConfig) -> dict[str, Any]:
 def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
     """The figures of all critics, which it also writes."""
     from lactchain.models.actor import LanguageActor
-    from lactchain_extras.judging import judge_by_replays
+    from lactchain_extras.judging import judge_by_replays, open_critic
 
     rollouts = Rollouts(config.environment, config.num_envs)
     env = rollouts.env
@@ -127,18 +125,6 @@ def _by_model(
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     write_with_manifest(path, to_json(content, indent=1).encode(), {})
-
-
-def open_critic(name: str, env: LanguageEnv, gamma: float) -> Critic:
-    """What a name of `JudgeConfig.critics` stands for; `DataError` where there is none."""
-    from lactchain.models.critic import EmbeddingCritic
-    from lactchain_extras.judging import RewardModel, read_numbers
-
-    if name.startswith(REWARD):
-        return RewardModel(name.removeprefix(REWARD), gamma)
-    if name.endswith(".json"):
-        return read_numbers(Path(name), env, gamma)
-    return EmbeddingCritic.load(result_of(name, "critic"))
 
 
 def _show(config: JudgeConfig, summary: dict[str, Any]) -> None:
