@@ -2,8 +2,7 @@
 
 import io
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +18,8 @@ from lactchain.errors import ConfigError
 from lactchain.inspection.run_view import RunView
 from lactchain.storage.files import atomic_write
 from lactchain.storage.manifests import read_run_file
-from lactchain.types import Action, Policy
 from lactchain_extras.canvas import pixels as pixels  # of worlds that are asked for them
 from lactchain_extras.explorer.summary import before_and_after
-from lactchain_extras.stages.play import PlayConfig
 
 FRAME_MS, LAST_MS = 350, 2_000
 MAX_FRAMES = 48
@@ -36,20 +33,6 @@ class Frame(NamedTuple):
 
     pixels: np.ndarray  # (H, W, 3), 0 to 255
     caption: str = "start"  # which completion it belongs to, and what was done
-
-
-class NotingPolicy:
-    """A policy whose completions are kept in `said`, in the order in which they were given."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.name = policy, policy.name
-        self.said: list[str] = []
-
-    def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        """The policy's completions to B observations."""
-        actions = self.policy.act(observations, seeds)
-        self.said += [action.text for action in actions]
-        return actions
 
 
 def film(
@@ -88,16 +71,6 @@ def film(
             f"environment.id: {environment.id} cannot draw itself: {error}"
         ) from error
     return frames
-
-
-@contextmanager
-def filmed(config: PlayConfig, policy: Policy) -> Iterator[NotingPolicy]:
-    """A game whose episode is written as a moving picture when it ends; `ConfigError` as `film`."""
-    episode = Episode(config.seed)
-    film(config.environment, episode, ())  # before an hour is played for nothing
-    noting = NotingPolicy(policy)
-    yield noting
-    write_gif(config.gif, {noting.name: film(config.environment, episode, noting.said)})
 
 
 def write_gif(path: str | Path, films: Mapping[str, Sequence[Frame]]) -> None:

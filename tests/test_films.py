@@ -15,7 +15,7 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import TextView
 from lactchain_extras.canvas import AGENT, CELL, FILLS, FLAG, PAPER, WALL
-from lactchain_extras.films import Frame, NotingPolicy, film, write_gif
+from lactchain_extras.films import Frame, film, write_gif
 from lactchain_extras.wordle.env import KINDS
 
 GRID = EnvironmentConfig(kwargs={"size": 3, "walls": [(1, 0)]})
@@ -97,12 +97,13 @@ def test_a_film_has_a_frame_for_the_start_and_for_each_action():
 def test_a_film_shows_what_an_episode_that_was_played_has_shown():
     """Drawn start and all: the seed tells them."""
     env, seed = make_language_env(GRID), 5
-    policy = NotingPolicy(OptimalChains(make_language_env(GRID)))
+    policy, said = OptimalChains(make_language_env(GRID)), []
     (text, _), over, count = env.reset(seed=seed), False, 0
     while not over:
-        text, _, over, _, info = env.step(policy.act([text], [0])[0].text)
+        said.append(policy.complete(text, 0))
+        text, _, over, _, info = env.step(said[-1])
         count += len(info["executed"])
-    frames = film(GRID, Episode(seed), policy.said)
+    frames = film(GRID, Episode(seed), said)
     assert info["success"] and len(frames) == 1 + count
     assert [frame.caption.endswith(" (solved)") for frame in frames] == [False] * count + [True]
     x, y, *_ = info["positions"][-1]

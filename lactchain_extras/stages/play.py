@@ -16,6 +16,7 @@ from rich.text import Text
 from lactchain import plugins
 from lactchain.config.bounds import AtLeast0, Bounded
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig
+from lactchain.data.episodes import Episode
 from lactchain.environments.extractors import Chain, Rejection
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import RowPolicy
@@ -49,11 +50,14 @@ def main(config: PlayConfig) -> float | dict:
         return dry_run(config, [BatchSettings("", "actor.max_new_tokens")])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # there is nothing to save
     env = make_language_env(config.environment)
-    policy = _player(config, env)
+    policy, episode = _player(config, env), Episode(config.seed)
     if config.gif is None:
-        return play(env, policy, config.seed)
-    with plugins.required("films", "gif").filmed(config, policy) as policy:
-        return play(env, policy, config.seed)
+        return play(env, policy, config.seed)[0]
+    films = plugins.required("films", "gif")
+    films.film(config.environment, episode, ())  # before an hour is played for nothing
+    total, said = play(env, policy, config.seed)
+    films.write_gif(config.gif, {policy.name: films.film(config.environment, episode, said)})
+    return total
 
 
 def _player(config: PlayConfig, env: LanguageEnv) -> Policy:
@@ -130,28 +134,29 @@ def what_is_legal(grammar: ChainGrammar) -> str:
     return f"type {one}" if longest == 1 else f"type {one}, or up to {longest} numbers, as `0 0 1`"
 
 
-def play(env: LanguageEnv, policy: Policy, seed: int) -> float:
-    """An episode of any policy, shown step by step; returns its return."""
+def play(env: LanguageEnv, policy: Policy, seed: int) -> tuple[float, list[str]]:
+    """An episode of any policy, shown step by step; its return, and the completions."""
     observation, info = env.reset(seed=seed)
-    over, num_chains, total = False, 0, 0.0
+    over, said, total = False, [], 0.0
     while not over:
         _show_state(env, observation)
         try:
-            action = policy.act([observation], [derive_seed(seed, num_chains)])[0]
+            action = policy.act([observation], [derive_seed(seed, len(said))])[0]
         except EOFError:
             break
+        said.append(action.text)
         observation, reward, terminated, truncated, info = env.step(action.text)
         moves = zip(info["executed"], info["bumped"], strict=True)
         played = ", ".join(f"{name} (bumped)" if bumped else name for name, bumped in moves)
         outcome = played or f"nothing done: {info['invalid_reason']}"
         console.print(plain(f"completion {action.text}\n{reward:+.3g}   {outcome}"), soft_wrap=True)
-        over, num_chains, total = terminated or truncated, num_chains + 1, total + reward
+        over, total = terminated or truncated, total + reward
     _show_state(env, observation)
     endings = {True: "reached the goal", False: "did not reach the goal", None: "came to the end"}
-    said = f"{num_chains} completion{'' if num_chains == 1 else 's'}"
-    verdict = f"{policy.name} {endings[info['success']]}: {said}, return {total:+.3g}"
+    took = f"{len(said)} completion{'' if len(said) == 1 else 's'}"
+    verdict = f"{policy.name} {endings[info['success']]}: {took}, return {total:+.3g}"
     console.print(plain(verdict), soft_wrap=True)
-    return total
+    return total, said
 
 
 def _show_state(env: LanguageEnv, observation: str) -> None:
