@@ -192,8 +192,8 @@ def _reply(kind: str, data: Mapping[str, Any]) -> str:
     return json.dumps({"type": kind, "data": data})
 
 
-def _error(code: str, error: object) -> str:
-    return _reply("error", {"message": str(error), "code": code})
+def _error(code: str, error: object, **more: Any) -> str:
+    return _reply("error", {"message": str(error), "code": code, **more})
 
 
 class Served:
@@ -229,9 +229,8 @@ class Served:
     async def play(self, connection: ServerConnection) -> None:
         """One session, from its first message to its last."""
         if not self._has_room():
-            full = f"all {self._max_sessions} sessions are taken"
-            data = {"message": full, "code": "CAPACITY_REACHED", "max_sessions": self._max_sessions}
-            await connection.send(json.dumps({"type": "error", "data": data}))
+            full, most = f"all {self._max_sessions} sessions are taken", self._max_sessions
+            await connection.send(_error("CAPACITY_REACHED", full, max_sessions=most))
             return
         env = self._idle.pop() if self._idle else make_language_env(self._config)
         session, took = Session(env, self._splits), 0.0

@@ -99,19 +99,7 @@ class LanguageSpecies(Species):
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
         """The figure by which members are judged; greedy completions are always the same."""
-        fitness = []
-        for member in members:
-            if member.fitness is not None:
-                fitness.append(member.fitness)
-                continue
-            if member.id in self.failed:
-                fitness.append(np.nan)
-                continue
-            name = f"{member.id}/evaluation"
-            fitness.append(self._judge(member, name, self.run_settings.seed))
-            episodes = read_episodes(self.folder / name / "episodes.json")
-            self.num_env_steps += sum(episode.num_chains for episode in episodes)
-        return fitness
+        return [self._evaluate(m) if m.fitness is None else m.fitness for m in members]
 
     def certify(self, member: Individual) -> float:
         """The same figure from another seed, not counted."""
@@ -167,6 +155,15 @@ class LanguageSpecies(Species):
         trained = f"{MEMBERS}/{member.id}/train/actor"
         is_adapter = (folder / "actor" / ADAPTER_RECORD).is_file()
         return state | {"adapter" if is_adapter else "model": trained}
+
+    def _evaluate(self, member: Individual) -> float:
+        if member.id in self.failed:
+            return np.nan
+        name = f"{member.id}/evaluation"
+        fitness = self._judge(member, name, self.run_settings.seed)
+        episodes = read_episodes(self.folder / name / "episodes.json")
+        self.num_env_steps += sum(episode.num_chains for episode in episodes)
+        return fitness
 
     def _judge(self, member: Individual, name: str, seed: int) -> float:
         run = replace(self.run_settings, run_dir=str(self.folder / name), seed=seed)

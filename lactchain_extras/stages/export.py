@@ -52,11 +52,10 @@ def export(config: ExportConfig, run: Run) -> dict[str, Any]:
     from lactchain_extras.weights.merging import export_actor
 
     folder = run.path("model")
-    if config.critic is not None:
-        with disk_errors(folder):
+    with disk_errors(folder):
+        if config.critic is not None:
             summary = export_critic(config.critic, folder, config.critic_as)
-    else:
-        with disk_errors(folder):
+        else:
             summary = export_actor(config.actor, folder, config.dtype)
     plugins.call("card", config, run, "model", summary)
     return summary

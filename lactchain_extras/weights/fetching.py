@@ -4,8 +4,6 @@ Of a package pip fetches the wheel, which is unpacked as data: nothing of it is 
 imported.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 import subprocess
@@ -14,7 +12,7 @@ import zipfile
 from dataclasses import asdict
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import huggingface_hub
 from huggingface_hub.errors import (
@@ -31,10 +29,8 @@ from lactchain.errors import DataError
 from lactchain.models.weights import check_weights, download_command
 from lactchain.storage.files import make_folder, sha256
 from lactchain_extras.cards.model_cards import header_of
+from lactchain_extras.stages.prepare_weights import PackagedModel
 from lactchain_extras.weights.gguf import convert_gguf
-
-if TYPE_CHECKING:
-    from lactchain_extras.stages.prepare_weights import PackagedModel
 
 log = logging.getLogger("lactchain.fetching")  # it is shown where those of the core are
 
