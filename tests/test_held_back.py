@@ -26,6 +26,7 @@ from lactchain.data.exact_values import expected_figures
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
+from lactchain.data.sources import open_trajectories
 from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain.environments.chance import best_chains
 from lactchain.environments.language import make_language_env
@@ -35,8 +36,7 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.inspection.run_view import open_run
 from lactchain.models.critic import EmbeddingCritic
-from lactchain.models.loading import load_tokenizer
-from lactchain.runs.run import read_metrics
+from lactchain.runs.run import Run, read_metrics
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.train_bc import behavior_examples
@@ -45,7 +45,7 @@ from lactchain.trainers.critic import EpisodeTable
 from lactchain.types import FunctionPolicy
 from lactchain_extras.explorer.summary import summarise
 from lactchain_extras.stages.make_offline_data import region_episodes
-from lactchain_extras.stages.token_values import read_view
+from lactchain_extras.stages.token_values import train_values
 from lactchain_extras.stages.train_mc import TrainMCConfig
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
@@ -188,10 +188,9 @@ def test_a_record_that_does_not_tell_its_states_is_refused(weights, tmp_path):
 def test_values_of_tokens_are_not_learnt_from_such_a_record_either(weights, tmp_path):
     actor, record = ActorConfig(str(weights / "actor")), record_of_all_states(tmp_path)
     config = TrainMCConfig(environment=HALF, actor=actor, trajectories=record)
-    tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)
     with pytest.raises(DataError, match=OF_THEM):
-        read_view(config, tokenizer)
-    assert len(read_view(replace(config, environment=GRID), tokenizer)[1])
+        train_values(config, Run(tmp_path, "x", None))
+    assert open_trajectories(record, make_language_env(GRID))
 
 
 NO_CHAIN = FunctionPolicy(lambda text: "?")

@@ -20,12 +20,12 @@ from lactchain.models.families import FAMILIES
 from lactchain_extras.stages.train_mc import TrainMCConfig
 from lactchain_extras.token_values.losses import ilql_losses, monte_carlo_losses
 from lactchain_extras.token_values.model import ValueHead, ValueMeaning, ValueModel
-from lactchain_extras.token_values.targets import (
+from lactchain_extras.token_values.token_view import (
     mean_return,
     monte_carlo_targets,
     one_step_targets,
+    token_view,
 )
-from lactchain_extras.token_values.token_view import token_view
 from lactchain_extras.token_values.trees import prefix_trees
 
 REFUSED = [family for family in family_models.FAMILIES if family.model_type not in FAMILIES]

@@ -18,8 +18,7 @@ from lactchain.types import Action, ChainGrammar, Trajectory
 from lactchain_extras.token_values.guidance import CompletionRanking, TrainedValues
 from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.token_values.settings import ILQLConfig
-from lactchain_extras.token_values.targets import mean_return
-from lactchain_extras.token_values.token_view import token_view
+from lactchain_extras.token_values.token_view import mean_return, token_view
 from lactchain_extras.token_values.trainers import ERROR_WEIGHT, ILQLTrainer
 
 LORA, FULL = {"lora": True}, {"lora": False}

@@ -3,7 +3,6 @@
 Writes RUN/trajectories/*.parquet.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,23 +71,9 @@ def main(config: MakeOfflineDataConfig) -> dict[str, Any]:
 
 
 def make_offline_data(config: MakeOfflineDataConfig, run: Run) -> dict[str, Any]:
-    """Episodes of scripted policies, and their figures."""
-    trajectories, tally = record_episodes(config, run)
-    summary = collection_metrics(trajectories) | movement_metrics(trajectories)
-    summary |= time_metrics(tally)
-    run.log_once(summary, step=0)
-    return summary
-
-
-def record_episodes(
-    config: MakeOfflineDataConfig, run: Run
-) -> tuple[list[Trajectory], Counter[str]]:
-    """Plays the episodes of a configuration into RUN/trajectories, and returns them all.
+    """Plays the episodes of scripted policies into RUN/trajectories, and returns their figures.
 
     The processes share the work out; a killed run keeps its finished files.
-
-    Returns:
-        The episodes, and the tally of all processes.
     """
     behavior, collect = config.behavior, config.collect
     if behavior.policy_template is None:
@@ -102,7 +87,10 @@ def record_episodes(
     else:
         episodes = sampled_episodes(rollouts.env, count, seed)
     folder = run.path("trajectories")
-    return rollouts.collect(policy, episodes, folder, collect.shard_size, "episodes")
+    played, tally = rollouts.collect(policy, episodes, folder, collect.shard_size, "episodes")
+    summary = collection_metrics(played) | movement_metrics(played) | time_metrics(tally)
+    run.log_once(summary, step=0)
+    return summary
 
 
 def region_episodes(

@@ -1,9 +1,7 @@
 """What the stages train_mc and train_ilql share: from recorded episodes to values of tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from lactchain import plugins
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig, TrainingConfig
@@ -11,14 +9,7 @@ from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
 from lactchain.stages.stage_run import BatchSettings
-from lactchain.types import Trajectory
 from lactchain_extras.token_values.settings import ValueConfig
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from lactchain.models.prompting import PromptTemplate
-    from lactchain_extras.token_values.token_view import TokenView
 
 
 @dataclass(frozen=True)
@@ -48,17 +39,22 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     RUN/token_values is what it makes of a few of them (`lactchain_extras.explorer.inspections`).
 
     Raises:
-        DataError: the episodes are damaged or do not fit the actor.
+        DataError: the episodes are damaged or do not fit the actor; see `token_view`.
     """
-    from lactchain.models.loading import load_own_tokenizer
+    from lactchain.models.loading import context_of, load_own_tokenizer
+    from lactchain.models.prompting import PromptTemplate
     from lactchain.trainers.base import save_result, train, training_arguments
     from lactchain_extras.token_values.model import ValueModel
     from lactchain_extras.token_values.recording import record_token_values
-    from lactchain_extras.token_values.targets import mean_return
+    from lactchain_extras.token_values.token_view import mean_return, token_view
     from lactchain_extras.token_values.trainers import TRAINERS, training_figures
 
     settings, trainer_class = config.settings, TRAINERS[config.method]
-    template, view, episodes = read_view(config, load_own_tokenizer(config.actor))
+    env, tokenizer = make_language_env(config.environment), load_own_tokenizer(config.actor)
+    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
+    episodes = open_trajectories(config.trajectories, env)
+    view = token_view(episodes, template, tokenizer, context_of(config.actor))
+    view = view.first_tokens() if settings.tokens == "first" else view
     model = ValueModel.from_actor(
         config.actor,
         method=config.method,
@@ -77,26 +73,6 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     summary = training_figures(trainer)
     plugins.call("card", config, run, "values", summary)
     return summary
-
-
-def read_view(
-    config: TrainValuesConfig, tokenizer: PreTrainedTokenizerBase
-) -> tuple[PromptTemplate, TokenView, list[Trajectory]]:
-    """Recorded episodes as the actor reads and writes them.
-
-    Raises:
-        DataError: the files are damaged, or do not fit the actor; see `token_view`.
-    """
-    from lactchain.models.loading import context_of
-    from lactchain.models.prompting import PromptTemplate
-    from lactchain_extras.token_values.token_view import token_view
-
-    env = make_language_env(config.environment)
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
-    episodes = open_trajectories(config.trajectories, env)
-    view = token_view(episodes, template, tokenizer, context_of(config.actor))
-    used = view.first_tokens() if config.settings.tokens == "first" else view
-    return template, used, episodes
 
 
 def batches_of(heads: int) -> list[BatchSettings]:

@@ -22,8 +22,11 @@ from lactchain.trainers.base import HeadedTrainer
 from lactchain_extras.token_values.losses import ilql_losses, monte_carlo_losses, weighted_mean
 from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.token_values.settings import ILQLConfig, ValueConfig
-from lactchain_extras.token_values.targets import monte_carlo_targets, one_step_targets
-from lactchain_extras.token_values.token_view import TokenView
+from lactchain_extras.token_values.token_view import (
+    TokenView,
+    monte_carlo_targets,
+    one_step_targets,
+)
 from lactchain_extras.token_values.trees import TREES, PrefixTrees, prefix_trees
 
 ERROR_WEIGHT = 0.5
