@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,10 @@ from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.exact import optimal_chains, optimal_values, shortest_paths
 from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
+from lactchain.inspection.run_view import open_run
 from lactchain.types import Action
 from lactchain_extras.explorer.recording import answer_row, write_tables
+from lactchain_extras.explorer.report import render
 
 CONFIG = EnvironmentConfig(
     GRID.id,
@@ -206,3 +209,41 @@ class GridRun:
             is_chain=(True, True, False),
             state=self.states[n],
         )
+
+
+class Page(HTMLParser):
+    """Tags, attributes and texts of a page; texts of scripts and styles apart."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.texts: list[str] = []
+        self.scripts: list[list] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag == "script":
+            self.scripts.append([dict(attrs), ""])
+
+    def handle_data(self, data):
+        if self.cdata_elem == "script":
+            self.scripts[-1][1] += data
+        elif self.cdata_elem is None and data.strip():  # between two tags is the layout
+            self.texts.append(data.strip())
+
+    def table(self, name: str) -> dict[str, list]:
+        return unpack(next(text for kind, text in self.scripts if kind.get("data-table") == name))
+
+    def assert_harmless(self):
+        names = {name for name, _ in self.attributes}
+        assert not {name for name in names if name.startswith("on")}
+        assert not names & {"src", "href", "srcdoc", "action", "xlink:href"}
+        assert not {"img", "iframe", "form", "link", "object", "embed"} & set(self.tags)
+
+
+def page_of(run, **options) -> Page:
+    return Page(render(open_run(run), **options))

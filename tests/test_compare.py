@@ -1,8 +1,13 @@
 """Runs side by side: pairs of start states, settings that differ, and what may be luck."""
 
 import json
+import re
+import shutil
+from pathlib import Path
 
 import pytest
+from browser import label
+from explorer_runs import GridRun, page_of
 from run_folders import write_run
 
 from lactchain import command
@@ -11,9 +16,13 @@ from lactchain.data.intervals import paired_interval
 from lactchain.errors import ConfigError, DataError
 from lactchain.inspection.run_view import open_run
 from lactchain.runs.console import console
+from lactchain.runs.run import read_summary
 from lactchain.storage.files import to_json
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain_extras import comparing
+from lactchain_extras.explorer.contents import contents
+from lactchain_extras.explorer.inspections import left_out
+from lactchain_extras.explorer.report import render, write_report
 from lactchain_extras.stages import compare
 
 
@@ -165,3 +174,77 @@ def test_runs_that_differ_in_their_seed_alone_are_a_mean_with_its_interval(run):
 def test_a_seed_that_was_run_twice_is_no_sample_of_seeds(run):
     folders = [run("a", [1, 2]), run("b", [1, 2]), run("c", [1, 2], seed=1)]
     assert comparing.over_seeds([open_run(folder) for folder in folders]) == []
+
+
+def test_runs_of_all_kinds_stand_side_by_side(seeds, tmp_path):
+    """The return of a pipeline is that of its chosen round."""
+    run, _ = seeds
+    config = {"environment": {"id": "lactchain/GridWorld-v0", "kwargs": {}}}
+    figures = {"last/success_rate": 0.75, "last/episode_return": 0.5, "num_env_steps": 4321}
+    write_run(tmp_path / "small_network", config, 2, {**figures, "time/cpu_seconds": 6.5})
+    write_run(tmp_path / "unfinished", config, 2, None)
+    evaluation = tmp_path / "unfinished/round_0/evaluation"
+    write_run(evaluation, config, 1, {"success_rate": 0.25})
+    write_episodes(evaluation / "episodes.json", open_run(run.directory).results[0])
+    write_run(tmp_path / "pipeline", config, 2, {"round": 1, "success_rate_after": 1.0})
+    lines = ({"step": n, "time": 0, "eval/episode_return": 0.125 + n} for n in range(3))
+    (tmp_path / "pipeline/metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    names = ("grid", "small_network", "unfinished", "pipeline")
+    page = page_of(run.directory, beside=[open_run(tmp_path / name) for name in names[1:]])
+    facts = json.loads(next(text for kind, text in page.scripts if kind.get("id") == "facts"))
+    assert facts["runs"] == list(names)
+    compared = {name: values[1:] for name, values in facts["compared"]}
+    assert compared["success"] == [0.75, 0.25, 1.0] and compared["return"] == [0.5, None, 1.125]
+    assert compared["CPU-seconds"] == [6.5, None, None]
+    assert set(page.table("curves")["run"]) == {0, 1, 2, 3}
+
+
+def test_all_that_is_no_record_is_named_of_stages_and_of_runs_beside_too(tmp_path):
+    GridRun(tmp_path / "run")
+    folder = shutil.copytree(tmp_path / "run", tmp_path / "other")
+    for number, make in ((1, Path.touch), (2, lambda place: place.symlink_to(tmp_path / "none"))):
+        shutil.rmtree(folder / f"round_{number}/inspection")
+        make(folder / f"round_{number}/inspection")
+    (folder / "round_2/critic/token_values").mkdir()
+    names = ["round_1/inspection", "round_2/critic/token_values", "round_2/inspection"]
+    assert left_out(open_run(folder)) == names
+    page = write_report(tmp_path / "run", beside=[folder]).read_text()
+    assert all(f"other/{name} is damaged or not whole, not shown" in page for name in names)
+
+
+def beside(*views):
+    """The episodes of other runs, the states of their candidates, and what is left out."""
+    held = contents(views[0], views[1:])
+    runs, states = (held.tables["episodes"][name] for name in ("run", "start_state"))
+    known = [label(json.loads(state)) for state in held.tables["states"]["state"]]
+    rows = zip(held.tables["episodes"]["stage"], [known[n] for n in states], strict=True)
+    episodes = [row for run, row in zip(runs, rows, strict=True) if run]
+    said = zip(*(held.tables["candidates"][name] for name in ("run", "state")), strict=True)
+    return episodes, {known[n] for run, n in said if run}, held.left_out
+
+
+def test_what_is_compared_at_first_is_what_each_run_ended_with(seeds, tmp_path, monkeypatch):
+    shutil.copytree(seeds[1].directory, tmp_path / "undone")
+    summary = read_summary(tmp_path / "undone") | {"round": 1}  # its last round was not kept
+    write_with_manifest(tmp_path / "undone/summary.json", json.dumps(summary).encode(), {})
+    one, two = open_run(seeds[0].directory), open_run(tmp_path / "undone")
+    told = re.search(r'id="facts">(.*?)</script>', render(one, [two]))[1]
+    assert json.loads(told)["chosen"] == [2, 1]
+    episodes, _, left_out = beside(one, two)
+    assert [stage for stage, _ in episodes[:288]] == ["round_1/evaluation"] * 288
+    assert {stage for stage, _ in episodes[288:]} == {"round_0/evaluation", "round_2/evaluation"}
+    assert len(episodes) == 3 * 288 and left_out == ""
+    monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_RUNS_BY_ROUND", 1)
+    assert beside(one, two)[0] == episodes[:288]
+
+
+def test_where_room_is_short_the_states_that_end_differently_come_first(seeds, monkeypatch):
+    monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_BYTES_BESIDE", 20_000)
+    episodes, candidates, told = beside(*(open_run(run.directory) for run in seeds))
+    one, two = (
+        {state: result.success for state, result in run.results(2).items()} for run in seeds
+    )
+    differing = {state for state in one if one[state] != two[state]}
+    states = {state for _, state in episodes}
+    assert 0 < len(states) < len(differing) and candidates == states <= differing
+    assert f"from {len(states)} of 288 start states and 0 of 288 start states in other" in told

@@ -1,28 +1,14 @@
 """The explorer in a real browser: opened from disk, clicked through, and asked its questions."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
 from browser import Visit, choose, shown
 from explorer_runs import NONSENSE, GridRun
-from run_folders import GRID, HOSTILE, play, write_run, write_text_run, write_wordle_run
+from run_folders import HOSTILE
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.evaluations import (
-    EpisodeResult,
-    StateValues,
-    read_episodes,
-    write_episodes,
-    write_values,
-)
-from lactchain.data.preferences import write_pairs
-from lactchain.data.trajectories import read_trajectories, write_trajectories
-from lactchain.environments.language import make_language_env
 from lactchain.inspection.run_view import open_run
-from lactchain.storage.manifests import write_with_manifest
-from lactchain.types import PreferencePair
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import write_report
 
@@ -73,20 +59,6 @@ def test_hostile_text_is_shown_letter_for_letter_and_does_nothing(visit):
     assert told in visit.text("main .player .now .completion")
     assert visit.page.query_selector("img") is None
     assert visit.ask("document.scripts.length") == 2  # the facts, and the page's own
-
-
-def test_a_very_long_line_and_marks_of_direction_are_inert(browser, tmp_path):
-    run = GridRun(tmp_path / "run", hostile=False)
-    folder = run.directory / "round_2/evaluation"
-    content = json.dumps({"policy": "\u202e" + "x" * 1_000_000}).encode()
-    write_with_manifest(folder / "summary.json", content, {})
-    visit = Visit(browser, write_report(run.directory))
-    visit.open("run")
-    visit.page.click("text=1 figures >> nth=-1")
-    assert "\\u202e" in visit.text("dl.facts >> nth=-1")
-    assert len(visit.text("main")) < 100_000
-    assert visit.ask("document.documentElement.scrollWidth") <= 1400
-    visit.close()
 
 
 def test_the_filters_of_episodes_keep_what_they_say(visit, run):
@@ -188,21 +160,6 @@ def test_an_answer_is_told_apart_from_the_episode_that_begins_with_it(visit, run
     card.locator("text=step through it").click()
     header = visit.text("main .player header")
     assert "round 2, evaluation" in header and f"number {n} there" in header
-
-
-def test_a_state_of_a_world_with_dice_shows_the_rate_over_its_episodes(browser, tmp_path):
-    run = GridRun(tmp_path / "run")
-    path, state = run.directory / "round_2/evaluation/episodes.json", run.states[17]
-    more = [EpisodeResult(state, n < 3, 4, 4) for n in range(4)]
-    write_episodes(path, [r for r in read_episodes(path) if r.state != state] + more)
-    visit = Visit(browser, write_report(run.directory))
-    visit.open("states")
-    choose(visit, state)
-    assert "the 4 episodes from here\n3 of 4 solved\nin 4 completions" in visit.text(".answer.now")
-    visit.page.select_option("#state-metric", "success")
-    place = visit.page.locator(".split.map > div > .board polygon.chosen title")
-    assert place.text_content().endswith("success 0.75")
-    visit.close()
 
 
 def test_candidates_that_were_drawn_for_pairs_are_set_apart(visit, run):
@@ -313,133 +270,6 @@ def test_an_episode_and_a_state_have_addresses_and_back_goes_back(browser, page,
     visit.page.go_back()
     assert visit.page.get_attribute("#tab-episodes", "aria-selected") == "true"
     visit.close()
-
-
-def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(browser, tmp_path):
-    run = GridRun(tmp_path / "run")
-    for number in range(3):
-        (run.directory / f"round_{number}/inspection/meta.json").unlink()
-    visit = Visit(browser, write_report(run.directory))
-    visit.open("states")
-    for n in (3, 17):
-        choose(visit, run.states[n])
-        card, played = visit.text(".answer.now"), run.played[n]
-        assert played.actions[0].text in card
-        assert f"V\n{shown(run.values[2][n])}" in card
-        ways = f"{sum(played.num_actions)} / {int(run.lengths[n])}"
-        assert f"{ways}\nreturn\n{shown(played.episode_return)}" in card.replace("\n\n", "\n")
-        assert card.count("not solved") == (not played.terminated)
-    visit.close()
-
-
-VALUED = {"all": (0.25, 0.75), "the first": (0.25,)}
-WORTH = {
-    # unparsable: −0.5 + ½·0.25 − 0.25; first step: ½·0.75 − 0.25; last: 1 − 0.75
-    "all": [["0.25", "−0.375", "−0.625"], ["0.25", "0.375", "+0.125"], ["0.75", "1", "+0.25"]],
-    "the first": [["0.25", "−0.375", "−0.625"], ["0.25", "–", "–"], ["–", "–", "–"]],
-}
-
-
-@pytest.mark.parametrize("known", VALUED)
-def test_completions_have_values_and_advantages_by_hand(browser, tmp_path, known):
-    env = make_language_env(EnvironmentConfig(kwargs={"size": 3}, invalid_penalty=-0.5))
-    start = {"x": 0, "y": 0, "orientation": 1, "goal_x": 2, "goal_y": 0}
-    completions = iter(["what?", '["move forward"]', '["move forward"]'])
-    trajectory = play(env, lambda _: next(completions), 0, start)
-    write_run(tmp_path / "run", {"environment": {"id": GRID.id, "kwargs": {"size": 3}}}, 1)
-    write_trajectories(tmp_path / "run/trajectories/0.parquet", [trajectory])
-    values = VALUED[known]
-    states = (start, start | {"x": 1})[: len(values)]
-    write_values(tmp_path / "run/values.json", StateValues(states, values, None, gamma=0.5))
-    visit = Visit(browser, write_report(tmp_path / "run"))
-    visit.open("episodes")
-    rows = visit.page.locator(".steps tbody tr").all_inner_texts()
-    assert [row.split("\t")[3:] for row in rows] == WORTH[known]
-    visit.close()
-
-
-@pytest.mark.parametrize("write", [write_text_run, write_wordle_run])
-def test_other_worlds_are_drawn_or_read_as_transcripts(browser, tmp_path, write):
-    visit = Visit(browser, write_report(write(tmp_path / "run")))
-    visit.open("episodes")
-    assert visit.page.locator("main .player .board").count() == 1
-    visit.close()
-
-
-@pytest.mark.slow
-def test_twelve_thousand_episodes_are_filtered_within_a_tenth_of_a_second(browser, tmp_path):
-    """In time of the page's own thread, to the drawn count: other work on the machine is no part.
-
-    A filter is asked for when the page is new, and again.
-    """
-    run = GridRun(tmp_path / "run")
-    played = read_trajectories(run.directory / "round_2/evaluation/trajectories")
-    many = run.directory / "round_2/evaluation/trajectories/many.parquet"
-    write_trajectories(many, played * 40)
-    visit = Visit(browser, write_report(run.directory))
-    visit.open("episodes")
-    assert visit.text("#episode-count").startswith("12,384 of")
-    clock = visit.thread_clock()
-    for selector, values in FILTERS.items():
-        for value in (*values, "", *values, ""):
-            before = clock()
-            visit.ask(f"({CHANGE})({json.dumps(selector)}, {json.dumps(value)})")
-            assert (spent := clock() - before) < 0.1, (selector, value, spent)
-    visit.close()
-
-
-FILTERS = {
-    "#filter-outcome": ["failed"],
-    "#filter-round": ["1"],
-    "input[type=search]": ["left", "up 1", "nothing like it"],
-}
-CHANGE = """async (selector, value) => {
-  const field = document.querySelector(selector), count = document.querySelector("#episode-count");
-  const old = count.textContent;
-  field.value = value || (field.tagName === "SELECT" ? "all" : "");
-  field.dispatchEvent(new Event(field.tagName === "SELECT" ? "change" : "input", {bubbles: true}));
-  while (count.textContent === old) await new Promise(requestAnimationFrame);
-}"""
-
-
-@pytest.fixture
-def narrow(browser, tmp_path):
-    """A page of small negative figures, and of pairs that differ at their ends alone."""
-    run = GridRun(tmp_path / "run")
-    with (run.directory / "metrics.jsonl").open("a") as file:
-        for step in range(3):
-            figures = {"step": step, "time": 0.0, "eval/episode_return": -0.00551 - 1e-4 * step}
-            file.write(f"{json.dumps(figures)}\n")
-    alike = "Action Sequence: [" + "turn left, " * 8
-    pair = PreferencePair("?", f"{alike}move forward]", f"{alike}turn right]", state=run.states[3])
-    write_pairs(run.directory / "round_1/simpo/pairs/0.parquet", [pair])
-    opened = Visit(browser, write_report(run.directory))
-    yield opened
-    opened.close()
-
-
-def test_labels_beside_charts_have_room_for_their_signs_and_name_rounds(narrow):
-    narrow.open("curves")
-    narrow.page.fill("input[type=search]", "eval/episode_return")
-    place = "document.querySelector('#screen .u-over').getBoundingClientRect()"
-    whole = "document.querySelector('#screen .uplot').getBoundingClientRect()"
-    needed = narrow.ask("""(() => {
-        const context = document.createElement("canvas").getContext("2d");
-        context.font = "11px system-ui";
-        return context.measureText("\u22120.00575").width; })()""")
-    assert narrow.ask(f"{place}.left - {whole}.left") > needed + 10
-    assert narrow.ask(f"{whole}.right - {place}.right") > needed + 6
-    # The last values, before anything is touched.
-    told = "".join(narrow.text("#screen .u-legend").split())
-    assert told == "round2eval/episode_return\u22120.00571"
-
-
-def test_pairs_that_begin_alike_are_told_apart(narrow):
-    narrow.open("pairs")
-    narrow.page.click("tr:has-text('move forward]')")
-    row = narrow.text(".longtable tr.selected")
-    assert "…n left, move forward]" in row and "…n left, turn right]" in row
-    assert "state" in narrow.text(".longtable thead")
 
 
 def test_a_point_of_a_curve_leads_to_the_episodes_of_its_round_and_a_drag_does_not(visit):

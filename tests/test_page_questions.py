@@ -4,9 +4,7 @@ The page is that of a pipeline on a small grid, with another seed beside it. A q
 the first screen, and has at most three clicks; what a select or a slider is set to is one.
 """
 
-import json
 import re
-import shutil
 from collections import Counter
 
 import pytest
@@ -14,12 +12,8 @@ from browser import label, number_of, shown
 
 from lactchain.data.evaluations import loops
 from lactchain.data.preferences import DROP_REASONS
-from lactchain.inspection.run_view import open_run
-from lactchain.runs.run import read_summary
 from lactchain.storage.files import read_json
-from lactchain.storage.manifests import write_with_manifest
-from lactchain_extras.explorer.contents import contents
-from lactchain_extras.explorer.report import render, write_report
+from lactchain_extras.explorer.report import write_report
 
 MOST_CLICKS = 3
 CELL = ".split.map > div > .board .hit"
@@ -387,39 +381,3 @@ def test_these_are_the_questions_of_the_documentation(root):
     parts = (root / "docs/explorer.md").read_text().partition("## Twelve questions")
     for text, questions in ((parts[0], TEN), (parts[2], TWELVE)):
         assert re.findall(r"^\| (.+\?) \|", text, re.MULTILINE) == list(questions)
-
-
-def beside(*views):
-    """The episodes of other runs, the states of their candidates, and what is left out."""
-    held = contents(views[0], views[1:])
-    runs, states = (held.tables["episodes"][name] for name in ("run", "start_state"))
-    known = [label(json.loads(state)) for state in held.tables["states"]["state"]]
-    rows = zip(held.tables["episodes"]["stage"], [known[n] for n in states], strict=True)
-    episodes = [row for run, row in zip(runs, rows, strict=True) if run]
-    said = zip(*(held.tables["candidates"][name] for name in ("run", "state")), strict=True)
-    return episodes, {known[n] for run, n in said if run}, held.left_out
-
-
-def test_what_is_compared_at_first_is_what_each_run_ended_with(seeds, tmp_path, monkeypatch):
-    shutil.copytree(seeds[1].directory, tmp_path / "undone")
-    summary = read_summary(tmp_path / "undone") | {"round": 1}  # its last round was not kept
-    write_with_manifest(tmp_path / "undone/summary.json", json.dumps(summary).encode(), {})
-    one, two = open_run(seeds[0].directory), open_run(tmp_path / "undone")
-    told = re.search(r'id="facts">(.*?)</script>', render(one, [two]))[1]
-    assert json.loads(told)["chosen"] == [2, 1]
-    episodes, _, left_out = beside(one, two)
-    assert [stage for stage, _ in episodes[:288]] == ["round_1/evaluation"] * 288
-    assert {stage for stage, _ in episodes[288:]} == {"round_0/evaluation", "round_2/evaluation"}
-    assert len(episodes) == 3 * 288 and left_out == ""
-    monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_RUNS_BY_ROUND", 1)
-    assert beside(one, two)[0] == episodes[:288]
-
-
-def test_where_room_is_short_the_states_that_end_differently_come_first(seeds, monkeypatch):
-    monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_BYTES_BESIDE", 20_000)
-    episodes, candidates, told = beside(*(open_run(run.directory) for run in seeds))
-    one, two = map(solved, seeds)
-    differing = {state for state in one if one[state] != two[state]}
-    states = {state for _, state in episodes}
-    assert 0 < len(states) < len(differing) and candidates == states <= differing
-    assert f"from {len(states)} of 288 start states and 0 of 288 start states in other" in told

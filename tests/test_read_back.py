@@ -1,12 +1,15 @@
 """Whatever a run reads back to go on is as it was written, and is its own, or is refused."""
 
+import json
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from run_folders import write_run
 from script_setups import build_weights, config_of
 
 from lactchain.baselines.transitions import read_transitions
@@ -24,6 +27,7 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.samples import SAMPLES
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import DataError
+from lactchain.inspection.run_view import open_run
 from lactchain.models.actor import POLICY_FILE, read_policy
 from lactchain.models.adapters import ADAPTER_FILES, ADAPTER_RECORD, read_adapter_record
 from lactchain.runs import process
@@ -317,3 +321,37 @@ def test_models_that_are_never_read_are_not_held_against_anything(config):
     assert "critic.model" in inputs_of(replace(played, critic=replace(critic, checkpoint=None)))
     read = replace(played, trajectories=config.trajectories)
     assert "actor.model" not in inputs_of(read)
+
+
+def test_r2_and_rmse_by_hand():
+    values = StateValues(({}, {}), critic=(0.0, 1.0), exact=(0.0, 2.0), gamma=0.9)
+    assert values.rmse == pytest.approx(0.5**0.5)
+    assert values.r2 == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("exact", [None, (0.5, -1 / 3)])
+def test_values_come_back_equal(tmp_path, exact):
+    values = StateValues(({"x": 1}, {"x": "\ud800"}), (0.25, 1e-300), exact, 0.9, "chain")
+    write_values(tmp_path / "values.json", values)
+    assert read_values(tmp_path / "values.json") == values
+    with pytest.raises(ValueError, match="exact: expected a value for each of 1 states, got 2"):
+        StateValues(({},), (0.0,), (0.0, 1.0), 0.9)
+    (tmp_path / "other.json").write_text('{"schema_version": 1}')
+    with pytest.raises(DataError, match="other.json: not of schema version 1"):
+        read_values(tmp_path / "other.json")
+
+
+def test_curves_keep_the_last_record_of_a_step_and_show_gaps(tmp_path):
+    write_run(tmp_path / "run", {}, 0)
+    records = [
+        {"step": 1, "time": 0.0, "loss": 3.0, "name": "x", "flag": True},
+        {"step": 2, "time": 1.0, "loss": 9.0},
+        {"step": 2, "time": 2.0, "loss": None},
+        {"step": 3, "time": 3.0, "loss": 1},
+    ]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "run" / "metrics.jsonl").write_text(lines + '{"step": 4, "lo')
+    ((key, (steps, losses)),) = open_run(tmp_path / "run").curves().items()
+    assert key == "loss"
+    assert steps == [1, 2, 3]
+    np.testing.assert_array_equal(losses, [3.0, np.nan, 1.0])

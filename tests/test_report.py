@@ -7,12 +7,9 @@ import math
 import re
 import shutil
 import sys
-from html.parser import HTMLParser
-from pathlib import Path
 
-import numpy as np
 import pytest
-from explorer_runs import GridRun, unpack
+from explorer_runs import GridRun, Page, page_of, unpack
 from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import HOSTILE, hostile_trajectory, write_run, write_text_run
@@ -20,13 +17,7 @@ from run_folders import HOSTILE, hostile_trajectory, write_run, write_text_run
 from lactchain.config.parsing import to_yaml
 from lactchain.config.settings import RunConfig
 from lactchain.data.alarms import RULES
-from lactchain.data.evaluations import (
-    EpisodeResult,
-    StateValues,
-    read_values,
-    write_episodes,
-    write_values,
-)
+from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.preferences import write_pairs
 from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
@@ -40,51 +31,12 @@ from lactchain.storage.manifests import read_run_file, write_run_file, write_wit
 from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables
 from lactchain_extras.explorer.contents import contents
-from lactchain_extras.explorer.inspections import left_out
-from lactchain_extras.explorer.report import escape, render, write_report
+from lactchain_extras.explorer.report import environment, render, write_report
 from lactchain_extras.explorer.summary import Share, state_label, summarise
 from lactchain_extras.explorer.tables import pack
 from lactchain_extras.films import film_run
 
 SHOWN = HOSTILE.translate({0x1B: r"\x1b", 0: r"\x00", 0xD800: r"\ud800"})
-
-
-class Page(HTMLParser):
-    """Tags, attributes and texts of a page; texts of scripts and styles apart."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
-        self.texts: list[str] = []
-        self.scripts: list[list] = []
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag == "script":
-            self.scripts.append([dict(attrs), ""])
-
-    def handle_data(self, data):
-        if self.cdata_elem == "script":
-            self.scripts[-1][1] += data
-        elif self.cdata_elem is None and data.strip():  # between two tags is the layout
-            self.texts.append(data.strip())
-
-    def table(self, name: str) -> dict[str, list]:
-        return unpack(next(text for kind, text in self.scripts if kind.get("data-table") == name))
-
-    def assert_harmless(self):
-        names = {name for name, _ in self.attributes}
-        assert not {name for name in names if name.startswith("on")}
-        assert not names & {"src", "href", "srcdoc", "action", "xlink:href"}
-        assert not {"img", "iframe", "form", "link", "object", "embed"} & set(self.tags)
-
-
-def page_of(run, **options) -> Page:
-    return Page(render(open_run(run), **options))
 
 
 @pytest.fixture(scope="module")
@@ -191,28 +143,6 @@ def test_of_very_many_episodes_the_failures_come_first_and_the_page_says_so(run,
     assert page.count('data-episode="') == 2
 
 
-def test_runs_of_all_kinds_stand_side_by_side(run, tmp_path):
-    """The return of a pipeline is that of its chosen round."""
-    config = {"environment": {"id": "lactchain/GridWorld-v0", "kwargs": {}}}
-    figures = {"last/success_rate": 0.75, "last/episode_return": 0.5, "num_env_steps": 4321}
-    write_run(tmp_path / "small_network", config, 2, {**figures, "time/cpu_seconds": 6.5})
-    write_run(tmp_path / "unfinished", config, 2, None)
-    evaluation = tmp_path / "unfinished/round_0/evaluation"
-    write_run(evaluation, config, 1, {"success_rate": 0.25})
-    write_episodes(evaluation / "episodes.json", open_run(run.directory).results[0])
-    write_run(tmp_path / "pipeline", config, 2, {"round": 1, "success_rate_after": 1.0})
-    lines = ({"step": n, "time": 0, "eval/episode_return": 0.125 + n} for n in range(3))
-    (tmp_path / "pipeline/metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    names = ("grid", "small_network", "unfinished", "pipeline")
-    page = page_of(run.directory, beside=[open_run(tmp_path / name) for name in names[1:]])
-    facts = json.loads(next(text for kind, text in page.scripts if kind.get("id") == "facts"))
-    assert facts["runs"] == list(names)
-    compared = {name: values[1:] for name, values in facts["compared"]}
-    assert compared["success"] == [0.75, 0.25, 1.0] and compared["return"] == [0.5, None, 1.125]
-    assert compared["CPU-seconds"] == [6.5, None, None]
-    assert set(page.table("curves")["run"]) == {0, 1, 2, 3}
-
-
 def test_only_plain_figures_are_shown(tmp_path):
     config = {"environment": {"id": "lactchain/GridWorld-v0", "kwargs": {}}}
     figures = {"round_1/critic_r2": 0.25, "num_pairs": 12345, "alarms": {}}
@@ -275,46 +205,6 @@ def test_damaged_trajectories_and_evaluations_of_another_schema_are_named(tmp_pa
     write_with_manifest(folder / name, content.encode(), {})
     with pytest.raises(DataError, match=f"{name}.*schema version"):
         write_report(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "rounds", "when", "advice"),
-    [
-        ("loops", (2, 3), "first in round 2, in 2 of the rounds", "mend"),
-        ("not_reading", (0,), "before the first round only", "before"),  # that of a warm start
-    ],
-)
-def test_alarms_are_shown_with_their_first_round_and_what_helps(
-    tmp_path, name, rounds, when, advice
-):
-    write_run(tmp_path / "run", {}, 0)
-    steps = range(rounds[-1] + 1)
-    records = [{"step": n, f"alarm/{name}": int(n in rounds), "alarm/silence": 0} for n in steps]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (tmp_path / "run" / "metrics.jsonl").write_text(lines)
-    (rule,) = [rule for rule in RULES if rule.name == name]
-    texts = page_of(tmp_path / "run").texts
-    said = texts[texts.index(f"Alarm: {name}") + 1]
-    assert said.startswith(f", {when}: {rule.means}") and getattr(rule, advice) in said
-    assert "Alarm: silence" not in texts
-    with open(tmp_path / "run" / "metrics.jsonl", "a") as metrics:
-        metrics.write(json.dumps({"step": 4, f"alarm/{name}": 0}) + "\n")
-    texts = page_of(tmp_path / "run").texts
-    assert f"Alarm {name}, {when}; the last round is without it." in texts
-
-
-def test_states_that_fail_are_named_as_on_the_other_screens(tmp_path):
-    run = GridRun(tmp_path / "run", skill=0.2)
-    failed = next(t for t in run.played if not t.terminated).infos[0]["state"]
-    facing = ("up", "right", "down", "left")[failed["orientation"]]
-    place = f"({failed['x']}, {failed['y']}) facing {facing}"
-    goal = f"goal at ({failed['goal_x']}, {failed['goal_y']})"
-    view = open_run(run.directory)
-    assert state_label(view, failed) == f"{place}, {goal}"
-    shown = render(view).partition("What still fails")[2].partition("</table>")[0]
-    assert shown.count(" facing ") == 12 and "orientation" not in shown
-    no_picture = open_run(write_text_run(tmp_path / "text"))
-    assert state_label(no_picture, {"cards": 12, "ace": False}) == "cards 12, ace False"
 
 
 def test_a_run_that_has_just_begun_has_a_page(tmp_path):
@@ -387,6 +277,58 @@ def test_a_page_under_way_has_no_episodes_of_critics_yet(run, tmp_path):
     assert "round_1/critic" not in page_of(folder).table("episodes")["stage"]
 
 
+@given(st.lists(st.one_of(st.none(), st.integers(-9, 9), st.text(max_size=3))))
+def test_tables_come_back_as_they_were(mixed):
+    assert unpack(pack({"mixed": mixed})) == {"mixed": mixed}
+
+
+@given(st.text(st.characters()))
+def test_escaped_text_reads_as_it_was_and_holds_no_markup(text):
+    escaped = environment.from_string("{{ text }}").render(text=text)
+    assert not set("<>\"'") & set(escaped)
+    escaped.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "rounds", "when", "advice"),
+    [
+        ("loops", (2, 3), "first in round 2, in 2 of the rounds", "mend"),
+        ("not_reading", (0,), "before the first round only", "before"),  # that of a warm start
+    ],
+)
+def test_alarms_are_shown_with_their_first_round_and_what_helps(
+    tmp_path, name, rounds, when, advice
+):
+    write_run(tmp_path / "run", {}, 0)
+    steps = range(rounds[-1] + 1)
+    records = [{"step": n, f"alarm/{name}": int(n in rounds), "alarm/silence": 0} for n in steps]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "run" / "metrics.jsonl").write_text(lines)
+    (rule,) = [rule for rule in RULES if rule.name == name]
+    texts = page_of(tmp_path / "run").texts
+    said = texts[texts.index(f"Alarm: {name}") + 1]
+    assert said.startswith(f", {when}: {rule.means}") and getattr(rule, advice) in said
+    assert "Alarm: silence" not in texts
+    with open(tmp_path / "run" / "metrics.jsonl", "a") as metrics:
+        metrics.write(json.dumps({"step": 4, f"alarm/{name}": 0}) + "\n")
+    texts = page_of(tmp_path / "run").texts
+    assert f"Alarm {name}, {when}; the last round is without it." in texts
+
+
+def test_states_that_fail_are_named_as_on_the_other_screens(tmp_path):
+    run = GridRun(tmp_path / "run", skill=0.2)
+    failed = next(t for t in run.played if not t.terminated).infos[0]["state"]
+    facing = ("up", "right", "down", "left")[failed["orientation"]]
+    place = f"({failed['x']}, {failed['y']}) facing {facing}"
+    goal = f"goal at ({failed['goal_x']}, {failed['goal_y']})"
+    view = open_run(run.directory)
+    assert state_label(view, failed) == f"{place}, {goal}"
+    shown = render(view).partition("What still fails")[2].partition("</table>")[0]
+    assert shown.count(" facing ") == 12 and "orientation" not in shown
+    no_picture = open_run(write_text_run(tmp_path / "text"))
+    assert state_label(no_picture, {"cards": 12, "ace": False}) == "cards 12, ace False"
+
+
 def test_success_by_hand(tmp_path):
     results = [
         EpisodeResult({}, True, num_chains=1, num_actions=2, shortest=2),
@@ -433,62 +375,3 @@ def test_episodes_that_repeat_each_other_do_not_make_a_rate_surer(tmp_path):
     assert said == (
         "Each of the 3 start states was played more than once, greedily, and went alike each time."
     )
-
-
-@given(st.lists(st.one_of(st.none(), st.integers(-9, 9), st.text(max_size=3))))
-def test_tables_come_back_as_they_were(mixed):
-    assert unpack(pack({"mixed": mixed})) == {"mixed": mixed}
-
-
-def test_r2_and_rmse_by_hand():
-    values = StateValues(({}, {}), critic=(0.0, 1.0), exact=(0.0, 2.0), gamma=0.9)
-    assert values.rmse == pytest.approx(math.sqrt(0.5))
-    assert values.r2 == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("exact", [None, (0.5, -1 / 3)])
-def test_values_come_back_equal(tmp_path, exact):
-    values = StateValues(({"x": 1}, {"x": "\ud800"}), (0.25, 1e-300), exact, 0.9, "chain")
-    write_values(tmp_path / "values.json", values)
-    assert read_values(tmp_path / "values.json") == values
-    with pytest.raises(ValueError, match="exact: expected a value for each of 1 states, got 2"):
-        StateValues(({},), (0.0,), (0.0, 1.0), 0.9)
-    (tmp_path / "other.json").write_text('{"schema_version": 1}')
-    with pytest.raises(DataError, match="other.json: not of schema version 1"):
-        read_values(tmp_path / "other.json")
-
-
-def test_curves_keep_the_last_record_of_a_step_and_show_gaps(tmp_path):
-    write_run(tmp_path / "run", {}, 0)
-    records = [
-        {"step": 1, "time": 0.0, "loss": 3.0, "name": "x", "flag": True},
-        {"step": 2, "time": 1.0, "loss": 9.0},
-        {"step": 2, "time": 2.0, "loss": None},
-        {"step": 3, "time": 3.0, "loss": 1},
-    ]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (tmp_path / "run" / "metrics.jsonl").write_text(lines + '{"step": 4, "lo')
-    ((key, (steps, losses)),) = open_run(tmp_path / "run").curves().items()
-    assert key == "loss"
-    assert steps == [1, 2, 3]
-    np.testing.assert_array_equal(losses, [3.0, math.nan, 1.0])
-
-
-@given(st.text(st.characters()))
-def test_escaped_text_reads_as_it_was_and_holds_no_markup(text):
-    escaped = escape(text)
-    assert not set("<>\"'") & set(escaped)
-    escaped.encode("utf-8")
-
-
-def test_all_that_is_no_record_is_named_of_stages_and_of_runs_beside_too(tmp_path):
-    GridRun(tmp_path / "run")
-    folder = shutil.copytree(tmp_path / "run", tmp_path / "other")
-    for number, make in ((1, Path.touch), (2, lambda place: place.symlink_to(tmp_path / "none"))):
-        shutil.rmtree(folder / f"round_{number}/inspection")
-        make(folder / f"round_{number}/inspection")
-    (folder / "round_2/critic/token_values").mkdir()
-    names = ["round_1/inspection", "round_2/critic/token_values", "round_2/inspection"]
-    assert left_out(open_run(folder)) == names
-    page = write_report(tmp_path / "run", beside=[folder]).read_text()
-    assert all(f"other/{name} is damaged or not whole, not shown" in page for name in names)

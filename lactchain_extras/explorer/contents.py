@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any
 
 from lactchain.data.preferences import DROP_REASONS
 from lactchain.inspection.run_view import RunView, round_of
 from lactchain.types import Trajectory
-from lactchain_extras.explorer.inspections import token_values
+from lactchain_extras.explorer.inspections import Inspection, token_values
 from lactchain_extras.explorer.rollout_tables import (
     States,
     Vocabulary,
@@ -40,13 +41,15 @@ MAX_RUNS_BY_ROUND = 5
 class Contents:
     """The tables of a page by name; its episodes, one for each row; how many the run has.
 
-    Behind them come some of other runs; `left_out` says which of these are not there.
+    Behind them come some of other runs; `left_out` says which of these are not there. `valued` has
+    what is said of token values in `Inspection.meta`, by the part that recorded them.
     """
 
     tables: Mapping[str, Columns]
     trajectories: Sequence[Trajectory]
     num_episodes: int
-    left_out: str = ""
+    left_out: str
+    valued: Mapping[str, Any]
 
     def row_of(self, trajectory: Trajectory) -> int | None:
         """The row of an episode; None where it is not in the sample."""
@@ -59,13 +62,14 @@ def contents(
 ) -> Contents:
     """What a run folder holds, the episodes `shown` in any case; curves and results of others."""
     states, ways, runs = States(view.picture), Ways(view.env), [view, *beside]
-    parts = _parts(view)
+    parts = view.parts
     # A page of a run under way has to cost little: without critics' episodes, by far the most.
     told = [name for name in parts if view.summary is not None or not name.endswith("/critic")]
     everything = [played for name in told for played in played_in(parts[name], name)]
     own = sample(everything, set(map(id, shown)))
     others, left_out = of_others(runs, states, ways)
     played = [*own, *others["episodes"]]
+    valued = {name: found for name, part in parts.items() if (found := token_values(part))}
     recorded = [recorded_rows(view, number, states, ways) for number in view.inspections]
     rows = {
         "episodes": (episode_row(episode, states) for episode in played),
@@ -76,19 +80,15 @@ def contents(
         "dropped": _dropped(parts),
         "results": _results(runs, states),
         "values": _values(runs, states),
-        "tokens": _valued_tokens(parts, states),
+        "tokens": _valued_tokens(valued, states),
         "curves": _curves(runs),
         "stages": _stages(runs),
         "members": _members(view),
         "states": states.rows,  # last: the others have told which there are
     }
     tables = {name: as_columns(name, those) for name, those in rows.items()}
-    return Contents(tables, [episode.trajectory for episode in own], len(everything), left_out)
-
-
-def _parts(view: RunView) -> dict[str, RunView]:
-    """A run and its stages; itself without its rounds, whose pairs it might count as its own."""
-    return {"": RunView(view.directory), **view.stages}
+    trajectories, meta = [one.trajectory for one in own], {n: f.meta for n, f in valued.items()}
+    return Contents(tables, trajectories, len(everything), left_out, meta)
 
 
 def recorded_rows(
@@ -129,7 +129,7 @@ def _reward(row: Row, view: RunView) -> float | None:
 
 
 def _pairs(view: RunView, states: States, ways: Ways, run: int = 0) -> Iterator[Row]:
-    for name, part in _parts(view).items():
+    for name, part in view.parts.items():
         by_return = all(pair.chosen_value == pair.chosen_return for pair in part.pairs)
         for number, pair in enumerate(part.pairs):
             after = part.pairs_after.get(number, (None, None))
@@ -191,10 +191,9 @@ def _values(runs: Sequence[RunView], states: States) -> Iterator[Row]:
                 yield place | {"state": state, "value": row["value"]}
 
 
-def _valued_tokens(parts: Mapping[str, RunView], states: States) -> Iterator[Row]:
-    for name, part in parts.items():
-        valued = token_values(part)
-        for row in valued.decisions.to_pylist() if valued else ():
+def _valued_tokens(valued: Mapping[str, Inspection], states: States) -> Iterator[Row]:
+    for name, found in valued.items():
+        for row in found.decisions.to_pylist():
             state = None if row["state"] is None else json.loads(row["state"])
             yield row | {"stage": name, "state": states.number(state)}
 
@@ -233,28 +232,26 @@ def of_others(
     They come by start state, those of rounds that are results first, and among them states that
     end differently; and as many of these as have room.
     """
-    groups: dict[tuple[bool, str], list[tuple[str, Any, int]]] = {}
+    groups: defaultdict[tuple[bool, str], list[tuple[str, Any, int]]] = defaultdict(list)
     told: set[str] = set()
     for number, run in enumerate(runs[1:], 1):
         for what, round_number, state, row in _told(run, number, states, ways):
             of_result = what == "pairs" or round_number == chosen_round(run)
             if of_result or len(runs) <= MAX_RUNS_BY_ROUND:
                 bytes_ = weight(row.trajectory, told) if what == "episodes" else 60
-                groups.setdefault((of_result, state), []).append((what, row, bytes_))
-    differing, left, held = _differing(runs), MAX_BYTES_BESIDE, Counter()
+                groups[of_result, state].append((what, row, bytes_))
+    differing = _differing(runs)
+    order = sorted(groups, key=lambda group: (not group[0], -differing[group[1]]))
+    sizes = accumulate(sum(bytes_ for _, _, bytes_ in groups[group]) for group in order)
+    held = [group for group, size in zip(order, sizes, strict=True) if size <= MAX_BYTES_BESIDE]
     kept: dict[str, list[Any]] = {"episodes": [], "candidates": [], "pairs": []}
-    for group in sorted(groups, key=lambda group: (not group[0], -differing[group[1]])):
-        left -= sum(bytes_ for _, _, bytes_ in groups[group])
-        if left < 0:
-            break
-        held[group[0]] += 1
-        for what, row, _ in groups[group]:
-            kept[what].append(row)
-    found = Counter(of_result for of_result, _ in groups)
-    if held == found:
+    for what, row, _ in chain.from_iterable(groups[group] for group in held):
+        kept[what].append(row)
+    if len(held) == len(groups):
         return kept, ""
+    shown, found = (Counter(of_result for of_result, _ in some) for some in (held, groups))
     parts = [
-        f"{held[of_result]:,} of {count:,} start states{'' if of_result else ' in other rounds'}"
+        f"{shown[of_result]:,} of {count:,} start states{'' if of_result else ' in other rounds'}"
         for of_result, count in sorted(found.items(), reverse=True)
     ]
     return kept, (

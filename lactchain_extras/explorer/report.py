@@ -9,7 +9,6 @@ import base64
 import hashlib
 import json
 import logging
-import math
 import re
 import shlex
 import sys
@@ -22,7 +21,6 @@ from numbers import Number
 from pathlib import Path
 from typing import Any
 
-import markupsafe
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -36,7 +34,7 @@ from lactchain.storage.files import atomic_write
 from lactchain.storage.manifests import RUN_FILE, read_run_file
 from lactchain_extras.comparing import FIGURES, figure, known_figures, settings
 from lactchain_extras.explorer.contents import Contents, contents
-from lactchain_extras.explorer.inspections import left_out, token_values
+from lactchain_extras.explorer.inspections import left_out
 from lactchain_extras.explorer.summary import (
     chosen_round,
     state_label,
@@ -74,17 +72,6 @@ SCREENS += ["search", "run"]
 log = logging.getLogger(__name__)
 
 
-def escape(value: object) -> Markup:
-    """A value as HTML: numbers with four digits or commas, `Markup` as it is, the rest as text."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return Markup("–")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return markupsafe.escape(_visible(value))
-    if isinstance(value, float):
-        value = round(value) if value.is_integer() or abs(value) >= 1e3 else f"{value:.4g}"
-    return Markup((value if isinstance(value, str) else f"{value:,}").replace("-", "−"))
-
-
 def _visible(value: object) -> object:
     return value if isinstance(value, Markup | Number) else plain(str(value)).plain
 
@@ -97,7 +84,6 @@ environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-environment.filters["shown"] = escape
 
 
 def write_report(
@@ -182,14 +168,14 @@ def _status(view: RunView, under_way: str) -> Markup:
     if told.startswith("Under way"):
         look = shlex.join(["lactchain", "report", "--run_dir", str(view.directory)])
         told += f" A run that is killed cannot say so here; this looks again: {look}"
-    return Markup(STATUS).format(told and escape(f"{time.strftime(NOW)}: {told}"))
+    return Markup(STATUS).format(told and _visible(f"{time.strftime(NOW)}: {told}"))
 
 
 def _embedded(
     view: RunView, beside: Sequence[RunView], held: Contents, screen: str
 ) -> dict[str, Any]:
     """What the page's script has to know besides the tables."""
-    runs, parts = [view, *beside], view.parts.items()
+    runs = [view, *beside]
     # Of very many start states a pipeline asks a few.
     asked = next((found.meta for found in reversed(view.inspections.values())), {})
     return {
@@ -203,7 +189,7 @@ def _embedded(
         "settings": settings(runs),
         "asked": SAMPLED.format(**asked) if asked.get("sampled") else "",
         "words": words(view),
-        "valued": {n: found.meta for n, part in parts if (found := token_values(part))},
+        "valued": held.valued,
         "config": to_yaml(view.config),
         "environment": json.dumps(view.environment, indent=2),
         "screen": screen,
