@@ -16,17 +16,18 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from lactchain.config.settings import CriticConfig
 from lactchain.data.evaluations import EpisodeResult, by_part, read_episodes
 from lactchain.data.intervals import share_interval
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
+from lactchain.models.actor import POLICY_FILE
 from lactchain.models.adapters import ADAPTER_FILES, ADAPTER_RECORD
 from lactchain.models.weights import resolve_weights
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.storage.files import atomic_write, read_json
 from lactchain.storage.manifests import CARD, MANIFEST, read_manifest
+from lactchain_extras.weights.critic_export import config_of
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 TAG = "lactchain"
@@ -78,7 +79,7 @@ def write(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> None:
     folder, settings = run.path(kind), run.environment["config"]  # without secrets
     model, adapter = config.critic if kind == "critic" else config.actor, folder / ADAPTER_FILES[0]
     if form := summary.get("form"):  # of a critic, whose folder the configuration names
-        model = _critic_in(config.critic)
+        model = config_of(config.critic)
     base = Base.of(run.path("base/actor") if getattr(config, "tiny", None) else model.model)
     told = {"kind": kind, "base": base, "read_as": model.dtype, "folder": folder.as_posix()}
     told |= {"config": config, "settings": settings, "summary": summary, "run": run, "code": code}
@@ -107,19 +108,8 @@ def write(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> None:
     atomic_write(folder / CARD, f"{card}\n")
 
 
-def _critic_in(folder: str) -> CriticConfig:
-    """What a critic was made from, and what its values mean."""
-    from lactchain.models.critic import MEANING, EmbeddingCritic
-
-    stored = EmbeddingCritic.read_meaning(Path(folder))
-    meaning = {name: stored[name] for name in MEANING}
-    return CriticConfig(stored["model"], dtype=stored["dtype"], **meaning)
-
-
 def _export(source: Path, folder: Path) -> dict[str, Any]:
     """What the card of an export takes over from that of its source, if LactChain wrote that."""
-    from lactchain.models.actor import POLICY_FILE
-
     card = card_in(source) if TAG in header_of(source).get("tags", ()) else None
     section = r"^## Training\n+(.*?)\n+(?=^## |\Z)"
     found = re.search(section, card.text, re.MULTILINE | re.DOTALL) if card else None

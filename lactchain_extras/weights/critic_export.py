@@ -4,13 +4,12 @@ The adapter is multiplied in, and the scale and offset of the values go into the
 is loaded gives returns. A classifier is read back and compared with the critic before it counts.
 """
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -37,6 +36,13 @@ TOLERANCE = 1e-5
 """Of values in float32, in units of the largest one."""
 
 
+def config_of(directory: str | Path) -> CriticConfig:
+    """What a trained critic was made from, and what its values mean."""
+    stored = EmbeddingCritic.read_meaning(Path(directory))
+    meaning = {name: stored[name] for name in MEANING}
+    return CriticConfig(stored["model"], dtype=stored["dtype"], **meaning)
+
+
 def export_critic(directory: str | Path, folder: str | Path, form: CriticForm) -> dict[str, Any]:
     """Writes a trained critic in float32 as one model with its tokenizer; the manifest last.
 
@@ -55,9 +61,7 @@ def export_critic(directory: str | Path, folder: str | Path, form: CriticForm) -
         ConfigError: no such classifier reads this critic's encoder or its pooling.
         DataError: weights or adapter are missing, damaged, or do not belong together.
     """
-    stored = EmbeddingCritic.read_meaning(Path(directory))
-    meaning = {name: stored[name] for name in MEANING}
-    config = CriticConfig(stored["model"], dtype="float32", checkpoint=str(directory), **meaning)
+    config = replace(config_of(directory), dtype="float32", checkpoint=str(directory))
     critic = EmbeddingCritic.from_config(config)
     critic.trunk = merged(critic.trunk)
     if critic.adapted:
@@ -95,7 +99,7 @@ def _write_classifier(critic: EmbeddingCritic, folder: Path, form: CriticForm) -
         model.save_pretrained(folder)
         critic.tokenizer.save_pretrained(folder)
         again = CLASSIFIERS[form].from_pretrained(folder).eval()
-    _require_equal(critic, _reader(again, form))
+    _require_equal(critic, again, form)
 
 
 def _separate_padding(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -132,21 +136,14 @@ def _classifier(critic: EmbeddingCritic, auto_class: Any) -> PreTrainedModel:
     return model
 
 
-def _reader(model: PreTrainedModel, form: CriticForm) -> Callable[[dict[str, Tensor]], Tensor]:
-    def values(batch: dict[str, Tensor]) -> Tensor:
-        logits = model(**batch).logits[..., 0]
-        if form == "sequence_classifier":
-            return logits + model.config.value_offset
-        last = batch["attention_mask"].sum(dim=1) - 1
-        return logits[torch.arange(len(logits)), last]
-
-    return values
-
-
-def _require_equal(critic: EmbeddingCritic, values: Callable[[dict[str, Tensor]], Tensor]) -> None:
+def _require_equal(critic: EmbeddingCritic, model: PreTrainedModel, form: CriticForm) -> None:
     batch = critic.collate(critic.tokenize(TEXTS))
     with torch.inference_mode():
-        expected, got = critic(**batch), values(batch)
+        expected, got = critic(**batch), model(**batch).logits[..., 0]
+    if form == "sequence_classifier":
+        got = got + model.config.value_offset
+    else:
+        got = got[torch.arange(len(got)), batch["attention_mask"].sum(dim=1) - 1]
     largest = (expected - got).abs().max().item()
     if not largest <= TOLERANCE * max(1.0, expected.abs().max().item()):
         raise DataError(
