@@ -203,14 +203,13 @@ class OpenEnvWorld(gym.Env[str, str]):
         except (WebSocketException, OSError, ValueError) as error:
             self.close()  # a reply that comes late would be taken for the next one
             raise _Lost(f"{self.url}: expected a reply to {kind}, got {error!r}") from error
-        told = reply.get("data") if isinstance(reply, dict) else None
-        kind = reply.get("type") if isinstance(reply, dict) else None
-        if not isinstance(told, dict) or not isinstance(kind, str) or kind == "pong":
-            raise self._odd(reply)
-        if kind == "error":
-            said = " ".join(f"{told.get('code')}: {told.get('message')}".split())
-            raise EnvironmentFault(f"{self.url}: {said[:500]}")
-        return told
+        match reply:
+            case {"type": "error", "data": dict(told)}:
+                said = " ".join(f"{told.get('code')}: {told.get('message')}".split())
+                raise EnvironmentFault(f"{self.url}: {said[:500]}")
+            case {"type": str(kind), "data": dict(told)} if kind != "pong":
+                return told
+        raise self._odd(reply)
 
     def _odd(self, reply: Any) -> EnvironmentFault:
         """The error for a reply that is none of OpenEnv's."""
