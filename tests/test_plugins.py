@@ -33,6 +33,7 @@ def in_a_bare_environment(root, folder, *words):
     return subprocess.run(line, capture_output=True, text=True, cwd=folder)
 
 
+@pytest.mark.timeout(600)  # three processes, on a machine that may be busy
 def test_the_whole_recipe_runs_without_the_second_package(tmp_path, root):
     counts = {
         "environment.kwargs": "{size: 3}",
