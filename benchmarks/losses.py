@@ -122,9 +122,7 @@ class Course:
         config, loss, began = self.config, LOSSES[name], time.process_time()
         seed_everything(self.seed, 1)
         model, tokenizer = load_actor(config.actor, trainable=True)
-        template = PromptTemplate.for_grammar(
-            tokenizer, config.actor.strategy, self.rollouts.env.grammar
-        )
+        template = PromptTemplate(tokenizer, config.actor.strategy, self.rollouts.env.grammar)
         rows = list(self._rows(template, tokenizer, loss.takes_all))
         arm = f"{name}_{learning_rate:g}_{nll_weight:g}_{_short(settings)}_{self.num_epochs:g}"
         place = self.folder / arm

@@ -75,7 +75,7 @@ class Setting:
         config = EnvironmentConfig(template=TEMPLATE, max_chain_length=5)
         env = make_language_env(config)
         self.tokenizer = _word_tokenizer([*corpus(config), STRATEGY, STRATEGY])
-        self.template = PromptTemplate.for_grammar(self.tokenizer, STRATEGY, env.grammar)
+        self.template = PromptTemplate(self.tokenizer, STRATEGY, env.grammar)
         states = env.view_states()
         np.random.default_rng(0).shuffle(states)
         texts = [env.reset(options={"state": state})[0] for state in states[:256]]

@@ -46,7 +46,7 @@ def build_taught_actor(folder: Path, max_shard_size: int, **shape: int) -> None:
     build_actor(folder, **shape, dtype=torch.float32)
     tokenizer = load_tokenizer(folder, padding_side="left", chat=True)
     grammar = make_language_env(EnvironmentConfig()).grammar
-    template = PromptTemplate.for_grammar(tokenizer, "founding", grammar)
+    template = PromptTemplate(tokenizer, "founding", grammar)
     texts, actions = zip(*_examples(), strict=True)
     completions = encode_completions(actions, tokenizer)
     model = AutoModelForCausalLM.from_pretrained(folder)

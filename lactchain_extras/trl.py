@@ -25,8 +25,9 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import ConfigError
-from lactchain.models.generation.decoding import Completion, Decoder
+from lactchain.models.generation.decoding import Decoder
 from lactchain.models.prompting import PromptTemplate
+from lactchain.types import Action
 from lactchain_extras.ecosystems.tasks import Splits, begin, splits_of
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ class _Episode:
         self._add(self.asked, [0.0] * len(self.asked), 0)
         return self.prompt + self.ids
 
-    def play(self, said: Completion, tokenizer: PreTrainedTokenizerBase) -> None:
+    def play(self, said: Action, tokenizer: PreTrainedTokenizerBase) -> None:
         """Plays a completion."""
         self._add(said.token_ids, said.logprobs, 1)
         ended = said.stop_reason == "stop"

@@ -58,7 +58,7 @@ def test_the_best_are_the_successes_and_the_highest_returns_in_their_order():
 
 
 def test_exactly_the_agents_tokens_are_learnt(played, tokenizer):
-    template = PromptTemplate.for_grammar(tokenizer, "none", Rollouts(GRID).env.grammar)
+    template = PromptTemplate(tokenizer, "none", Rollouts(GRID).env.grammar)
     decisions = [d for t in played for d in zip(t.observations, t.actions, strict=False)]
     last = [(t.observations[-2], t.actions[-1]) for t in played]
     assert len(decisions) > len(last)
@@ -97,7 +97,7 @@ def test_tokens_of_another_tokenizer_are_refused(played, weights, tmp_path):
 
 
 def test_a_decision_longer_than_the_models_context_is_named(played, tokenizer):
-    template = PromptTemplate.for_grammar(tokenizer, "none", Rollouts(GRID).env.grammar)
+    template = PromptTemplate(tokenizer, "none", Rollouts(GRID).env.grammar)
     with pytest.raises(DataError, match=r"episode \d+, decision \d+: .* the model reads 8"):
         decision_rows(played, template, tokenizer, 8)
 

@@ -166,7 +166,7 @@ def test_the_large_prompt_tells_all_and_leaves_room_for_the_completion():
     config = load(f"train_simpo/{LARGE}")
     env = make_language_env(config.environment)
     tokenizer = sentencepiece_like(MISTRAL, old=False)
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
+    template = PromptTemplate(tokenizer, config.actor.strategy, env.grammar)
     observation, _ = env.reset(seed=0)
     prompt = template.render(observation)
     assert prompt.startswith("<s>[INST] You are in grid world, propose a sequence of moves")

@@ -154,7 +154,7 @@ def test_the_cloned_policy_counts_as_much_as_it_is_told(tiny, values, floor):
     config = config_of(tiny, values, decoding="scored", ranking=RankingConfig("sum", 0.25, floor))
     ranking = LanguageActor.from_config(config, GRAMMAR).ranking
     model, tokenizer = load_actor(replace(config, values=None))
-    template = PromptTemplate.for_grammar(tokenizer, config.strategy, GRAMMAR)
+    template = PromptTemplate(tokenizer, config.strategy, GRAMMAR)
     expected = ranking.advantages(STATES[:3]).copy()
     with torch.no_grad():
         for row, state in enumerate(STATES[:3]):

@@ -11,10 +11,10 @@ from lactchain.config.strategies import STRATEGIES, resolve_strategy
 from lactchain.errors import DataError
 from lactchain.models import prompting
 from lactchain.models.prompting import PromptTemplate, encode_completions
-from lactchain.types import Action
+from lactchain.types import Action, ChainGrammar
 
 OWN = 'Go to the goal. Answer like {"moves": ["turn left"]}. At most {max_chain_length}.'
-TEMPLATES = {s: PromptTemplate(TOKENIZER, s, action_names=ACTIONS) for s in (*STRATEGIES, OWN)}
+TEMPLATES = {s: PromptTemplate(TOKENIZER, s, ChainGrammar(ACTIONS)) for s in (*STRATEGIES, OWN)}
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -103,7 +103,7 @@ def test_a_prompt_begins_with_the_prefix_and_an_observation_is_plain_text(observ
 @pytest.mark.parametrize("strategy", [*STRATEGIES, OWN, "a b."])
 def test_tokens_are_those_of_the_rendered_prompt(name, strategy):
     tokenizer = {"tiny": TOKENIZER, **OTHERS}[name]
-    template = PromptTemplate(tokenizer, strategy, action_names=ACTIONS)
+    template = PromptTemplate(tokenizer, strategy, ChainGrammar(ACTIONS))
     for observation in ("2 3 up 1 0", "You are at (2, 3).\nNext.", "", " x", '"]', "\n\nY"):
         whole = tokenizer(template.render(observation), add_special_tokens=False)["input_ids"]
         assert template.encode(observation) == whole

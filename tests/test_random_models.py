@@ -17,7 +17,7 @@ def test_prompts_are_those_of_the_published_chat_template(tmp_path):
     assert text == "<s>[INST] S\n\nU[/INST]"
     assert not (tmp_path / "chat_template.jinja").exists()
     grammar = make_language_env(EnvironmentConfig()).grammar
-    template = PromptTemplate.for_grammar(tokenizer, "founding", grammar)
+    template = PromptTemplate(tokenizer, "founding", grammar)
     prompt = template.encode("2 3 up 1 0")
     assert prompt.count(1) == 1 and prompt[-1] == tokenizer.convert_tokens_to_ids("[/INST]")
     assert build_automaton(grammar, tokenizer) is not None

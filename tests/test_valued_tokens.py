@@ -87,7 +87,7 @@ def alone(model, template, prompt, action):
 
 def template_of(model):
     grammar = make_language_env(U_MAZE).grammar
-    return PromptTemplate.for_grammar(model.tokenizer, model.meaning.strategy, grammar)
+    return PromptTemplate(model.tokenizer, model.meaning.strategy, grammar)
 
 
 def check(found, model, episodes):

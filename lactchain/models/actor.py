@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,9 +18,9 @@ from lactchain.functional.tokens import pad, token_logprobs
 from lactchain.models.adapters import ADAPTER_RECORD, merged, read_adapter_record
 from lactchain.models.families import context_length
 from lactchain.models.generation.automaton import build_automaton
-from lactchain.models.generation.decoding import Completion, Decoder
+from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_actor
-from lactchain.models.prompting import PromptTemplate
+from lactchain.models.prompting import PromptTemplate, reading_of
 from lactchain.models.weights import verify_file_if_listed
 from lactchain.plugins import required
 from lactchain.storage.files import read_json
@@ -59,11 +60,10 @@ class LanguageActor:
         grammar: ChainGrammar,
         *,
         values: Any = None,
-        name: str = "",
     ) -> None:
-        self.name = name or f"{config.model} ({config.decoding})"
+        self.name = f"{config.model} ({config.decoding})"
         self.tokenizer = tokenizer
-        self.template = PromptTemplate.for_grammar(tokenizer, config.strategy, grammar)
+        self.template = PromptTemplate(tokenizer, config.strategy, grammar)
         if config.values is not None and values is None:
             values = required("values", "actor.values").TrainedValues(config, tokenizer)
         ranked = values is not None and config.decoding == "scored"
@@ -81,7 +81,7 @@ class LanguageActor:
         self._context = context_length(model.config)
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self.values = values
-        self._texts: dict[tuple[int, ...], str] = {}
+        self._text = lru_cache(MOST_REMEMBERED)(partial(reading_of, tokenizer=tokenizer))
 
     @classmethod
     def from_config(cls, config: PlayerConfig, grammar: ChainGrammar) -> Self:
@@ -174,18 +174,8 @@ class LanguageActor:
                 )
         return prompts
 
-    def _action(self, row: Completion) -> Action:
-        return Action(self._text(row.token_ids), row.token_ids, row.logprobs, row.stop_reason)
-
-    def _text(self, token_ids: tuple[int, ...]) -> str:
-        """What the tokens read as; special tokens inside it show, and so make it illegal."""
-        if len(self._texts) > MOST_REMEMBERED:
-            self._texts.clear()
-        if token_ids not in self._texts:
-            ended = token_ids[-1:] == (self.tokenizer.eos_token_id,)
-            spoken = token_ids[:-1] if ended else token_ids
-            self._texts[token_ids] = self.tokenizer.decode(spoken)
-        return self._texts[token_ids]
+    def _action(self, row: Action) -> Action:
+        return replace(row, text=self._text(row.token_ids))
 
 
 def load_player(config: PlayerConfig, grammar: ChainGrammar) -> Policy:

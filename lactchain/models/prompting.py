@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 from jinja2 import TemplateError
 from tokenizers import Tokenizer
@@ -32,6 +32,8 @@ _DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
 RENDER_SECONDS = 20.0
 """Of a chat template, which takes milliseconds."""
 
+NO_NAMES = ChainGrammar(())
+
 # Observations of all kinds, to check a way of tokenising against the tokenizer's own.
 PROBES = ("x", " x", "2 3 up 1 0", "At (2, 3).", "\nline", "", " ", "[1]", '"quoted"', "é漢🙂")
 
@@ -47,7 +49,7 @@ class PromptTemplate:
     Args:
         tokenizer: a fast one with a chat template.
         strategy: a name of `STRATEGIES`, or the text itself.
-        action_names, max_chain_length: fill the placeholders of the strategy.
+        grammar: what the strategy names the actions of.
 
     Raises:
         DataError: the tokenizer has no chat template, loses the observation in it, or cannot
@@ -58,24 +60,17 @@ class PromptTemplate:
         self,
         tokenizer: PreTrainedTokenizerBase,
         strategy: str = "none",
-        *,
-        action_names: Sequence[str] = (),
-        max_chain_length: int = 9,
+        grammar: ChainGrammar = NO_NAMES,
     ) -> None:
-        self.strategy = resolve_strategy(strategy, action_names, max_chain_length)
+        self.strategy = resolve_strategy(strategy, grammar.action_names, grammar.max_chain_length)
         self._tokenizer = tokenizer
-        self._before, self._after = _render_around_slot(tokenizer, self.strategy)
-        self._trimmed = _trimmed(tokenizer, self.strategy, self._before, self._after)
-        self._plain = _plain_tokenizer(tokenizer)
+        self._before, self._after, self._trimmed = _around_text(tokenizer, self.strategy)
+        # A copy that reads the text of special tokens as plain text; the original keeps its state.
+        self._plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._plain.encode_special_tokens = True
+        self._plain.no_padding()
+        self._plain.no_truncation()
         self._fit(tokenizer)
-
-    @classmethod
-    def for_grammar(
-        cls, tokenizer: PreTrainedTokenizerBase, strategy: str, grammar: ChainGrammar
-    ) -> Self:
-        """The template whose strategy names the actions of a grammar."""
-        names, longest = grammar.action_names, grammar.max_chain_length
-        return cls(tokenizer, strategy, action_names=names, max_chain_length=longest)
 
     def render(self, observation: str) -> str:
         """The prompt as text, for people and for datasets; tokens come from `encode`."""
@@ -87,10 +82,13 @@ class PromptTemplate:
 
     def encode_batch(self, observations: Sequence[str | Conversation]) -> list[list[int]]:
         """Token ids of B prompts; a conversation, whatever instruction it has, is one itself."""
-        texts = [text for text in observations if isinstance(text, str)]
-        encoded = iter(self._encode_texts(texts))
+        shown = (encodable(self._trimmed(text)) for text in observations if isinstance(text, str))
+        texts = [f"{self._lead}{text}{self._tail}" for text in shown]
+        encodings = iter(self._plain.encode_batch_fast(texts, add_special_tokens=False))
         return [
-            next(encoded) if isinstance(text, str) else self._encode_conversation(text)
+            [*self.prefix_ids, *next(encodings).ids[self._num_anchor_ids :], *self._suffix_ids]
+            if isinstance(text, str)
+            else self._encode_conversation(text)
             for text in observations
         ]
 
@@ -133,7 +131,7 @@ class PromptTemplate:
     @cached_property
     def _trimmed_alone(self) -> Callable[[str], str]:
         """What the chat template takes off a message that nothing is put before."""
-        return _trimmed(self._tokenizer, "", *_render_around_slot(self._tokenizer, ""))
+        return _around_text(self._tokenizer, "")[2]
 
     def _encode_conversation(self, messages: Conversation) -> list[int]:
         contents = [message["content"] for message in messages]
@@ -158,15 +156,6 @@ class PromptTemplate:
                 f"tokenizer {self._tokenizer.name_or_path}: its chat template refuses a "
                 f"conversation of the roles {roles} ({error}); correct the roles"
             ) from error
-
-    def _encode_texts(self, observations: Sequence[str]) -> list[list[int]]:
-        shown = (encodable(self._trimmed(text)) for text in observations)
-        texts = [f"{self._lead}{text}{self._tail}" for text in shown]
-        encodings = self._plain.encode_batch_fast(texts, add_special_tokens=False)
-        return [
-            [*self.prefix_ids, *encoding.ids[self._num_anchor_ids :], *self._suffix_ids]
-            for encoding in encodings
-        ]
 
     def _fit(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Finds the latest place to cut the prompt where the pieces give the tokens of the whole.
@@ -194,19 +183,19 @@ class PromptTemplate:
         )
 
 
-def _trimmed(
-    tokenizer: PreTrainedTokenizerBase, strategy: str, before: str, after: str
-) -> Callable[[str], str]:
-    """Takes off a text what the chat template takes off: white space at its ends, or nothing."""
+def _around_text(
+    tokenizer: PreTrainedTokenizerBase, strategy: str
+) -> tuple[str, str, Callable[[str], str]]:
+    """What stands before and after an observation, and what the template takes off its ends."""
+    before, after = _render_around_slot(tokenizer, strategy, _SLOT)
     spaced_before, spaced_after = _render_around_slot(tokenizer, strategy, f" \n{_SLOT} \n")
     starts, ends = spaced_before == before, spaced_after == after
-    if starts and ends:
-        return str.strip
-    return str.lstrip if starts else str.rstrip if ends else str
+    trims = {(True, True): str.strip, (True, False): str.lstrip, (False, True): str.rstrip}
+    return before, after, trims.get((starts, ends), str)
 
 
 def _render_around_slot(
-    tokenizer: PreTrainedTokenizerBase, strategy: str, shown: str = _SLOT
+    tokenizer: PreTrainedTokenizerBase, strategy: str, shown: str
 ) -> tuple[str, str]:
     """The texts before and after the observation, the strategy as system text where that exists."""
     user = {"role": "user", "content": shown}
@@ -289,15 +278,6 @@ def end_of_completion(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return places[min(places)] if completion and places else tokenizer.eos_token
 
 
-def _plain_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy that reads the text of special tokens as plain text; the original keeps its state."""
-    plain = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    plain.encode_special_tokens = True
-    plain.no_padding()
-    plain.no_truncation()
-    return plain
-
-
 def _special_texts(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     return [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
 
@@ -326,7 +306,7 @@ def encode_completions(
             sampled.setdefault((said.token_ids, said.text), number)
     # The text is what the ids were decoded to, canonical or not: so it still is. Some 20 μs each.
     for (ids, text), number in sampled.items():
-        reading = tokenizer.decode(ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids)
+        reading = reading_of(ids, tokenizer)
         if reading != text:
             problem = f"its tokens read {reading!r}, its text is {text!r}"
         elif max(ids) >= len(tokenizer):  # decoding passes over it
@@ -345,6 +325,12 @@ def encode_completions(
         ids = tokenizer(plain, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         encoded |= {t: [*row, tokenizer.eos_token_id] for t, row in zip(texts, ids, strict=True)}
     return [list(a.token_ids) or encoded[a.text] for a in completions]
+
+
+def reading_of(token_ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the tokens of a completion read as, without its end; other special tokens show."""
+    ended = token_ids[-1:] == (tokenizer.eos_token_id,)
+    return tokenizer.decode(token_ids[:-1] if ended else token_ids)
 
 
 def encodable(text: str) -> str:

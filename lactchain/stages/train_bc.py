@@ -197,7 +197,7 @@ def rows_to_clone(
     from lactchain.models.prompting import PromptTemplate
     from lactchain.trainers.behavior_cloning import cloning_rows, decision_rows
 
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
+    template = PromptTemplate(tokenizer, config.actor.strategy, env.grammar)
     context = context_of(config.actor)
     if config.trajectories is None:
         return cloning_rows(_examples(config, env), template, tokenizer, context)

@@ -88,7 +88,7 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     seed, training = config.run.seed, config.training
     seed_everything(seed, config.run.threads)
     model, tokenizer = load_actor(config.actor, trainable=True)
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, grammar)
+    template = PromptTemplate(tokenizer, config.actor.strategy, grammar)
     if not is_plain(config.actor):  # how probable completions were then says nothing of the model
         unknown = {"chosen_logprobs": (), "rejected_logprobs": (), "sampled_logprobs": ()}
         pairs = [replace(pair, **unknown) for pair in pairs]

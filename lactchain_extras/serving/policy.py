@@ -62,7 +62,7 @@ class ServedActor:
         self.name = f"{config.model} ({config.decoding}), {adapter or base} of servers"
         self.tokenizer, self.config, self.grammar = tokenizer, config, grammar
         self.base, self.adapter = base, adapter
-        self.template = PromptTemplate.for_grammar(tokenizer, config.strategy, grammar)
+        self.template = PromptTemplate(tokenizer, config.strategy, grammar)
         self._first: ServedActor | None = None
         self._transport = transport_of(config.served)
         loaded = adapter is not None and config.adapter is not None

@@ -51,7 +51,7 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
 
     settings, trainer_class = config.settings, TRAINERS[config.method]
     env, tokenizer = make_language_env(config.environment), load_own_tokenizer(config.actor)
-    template = PromptTemplate.for_grammar(tokenizer, config.actor.strategy, env.grammar)
+    template = PromptTemplate(tokenizer, config.actor.strategy, env.grammar)
     episodes = open_trajectories(config.trajectories, env)
     view = token_view(episodes, template, tokenizer, context_of(config.actor))
     view = view.first_tokens() if settings.tokens == "first" else view

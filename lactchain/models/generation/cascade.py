@@ -95,18 +95,6 @@ def cascade_attention(
 AttentionInterface.register(CASCADE, cascade_attention)
 
 
-@torch.inference_mode()
-def prefix_keys_values(model: PreTrainedModel, prefix_ids: Sequence[int]) -> Tensor:
-    """Keys and values (layers, 2, Hkv, P, D) of the shared prefix, for the current weights."""
-    # An empty prefix is a token that is cut off again: what comes out has the model's own shapes.
-    ids = torch.tensor([list(prefix_ids) or [0]], device=model.device)
-    cache = DynamicCache()
-    with evaluating(model):
-        model.get_decoder()(ids, past_key_values=cache)
-    layers = [torch.cat([layer.keys, layer.values]) for layer in cache.layers]
-    return torch.stack(layers)[..., : len(prefix_ids), :].contiguous()
-
-
 @dataclass
 class RowCache:
     """Keys and values of each row's own tokens, written in place into preallocated columns.
@@ -125,10 +113,6 @@ class RowCache:
         """A cache with room for so many columns, of rows that share `prefix`."""
         columns = prefix.new_zeros(*prefix.shape[:3], batch, capacity, prefix.shape[-1])
         return cls(columns, torch.zeros(batch, capacity, dtype=torch.bool, device=prefix.device))
-
-    def part(self, start: int, stop: int) -> Self:
-        """Some of the rows, to write to: they share their memory with this cache."""
-        return RowCache(self.columns[:, :, :, start:stop], self.valid[start:stop], self.length)
 
     def select(self, rows: Tensor) -> Self:
         """A cache of the given rows (N,), repeats allowed: drops what is done, branches prompts."""
@@ -168,14 +152,23 @@ class RowCache:
 
 
 class CascadeTrunk:
-    """A causal language model without its output layer, fed a block at a time; see `Decoder`."""
+    """A causal language model without its output layer, fed a block at a time; see `Decoder`.
 
+    The prefix's keys and values, (layers, 2, Hkv, P, D), are for the weights as they are.
+    """
+
+    @torch.inference_mode()
     def __init__(self, model: PreTrainedModel, prefix_ids: Sequence[int]) -> None:
         check_family(model)
         self.model = model
         self.prefix_ids = tuple(prefix_ids)
         self._backbone = model.get_decoder()
-        self._prefix = prefix_keys_values(model, self.prefix_ids)
+        # An empty prefix is a token that is cut off again: what comes out has the model's shapes.
+        ids, cache = torch.tensor([self.prefix_ids or (0,)], device=model.device), DynamicCache()
+        with evaluating(model):
+            self._backbone(ids, past_key_values=cache)
+        layers = [torch.cat([layer.keys, layer.values]) for layer in cache.layers]
+        self._prefix = torch.stack(layers)[..., : len(self.prefix_ids), :].contiguous()
 
     @property
     def bytes_per_column(self) -> int:
@@ -215,11 +208,11 @@ class CascadeTrunk:
             block[longest - len(row) :] = row
         cache = RowCache.allocate(len(rows), longest + room, self._prefix)
         size = max(1, CHUNK_TOKENS[self.model.device.type] // longest)
-        parts = []
-        for first, part in enumerate(torch.from_numpy(blocks).to(self.model.device).split(size)):
-            lengths = torch.full((len(part),), start, device=part.device)
-            target = cache.part(first * size, first * size + len(part))
-            parts.append(self.feed(part, lengths, target))
+        blocks, parts = torch.from_numpy(blocks).to(self.model.device), []
+        views = blocks.split(size), cache.columns.split(size, dim=3), cache.valid.split(size)
+        for block, columns, valid in zip(*views, strict=True):
+            lengths = torch.full((len(block),), start, device=block.device)
+            parts.append(self.feed(block, lengths, RowCache(columns, valid)))
         cache.length = longest
         hidden, lengths = (torch.cat(part) for part in zip(*parts, strict=True))
         return cache, lengths, hidden

@@ -7,7 +7,6 @@ SGLang, Zheng et al. 2024).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
@@ -20,29 +19,17 @@ from lactchain.errors import NonFiniteError
 from lactchain.functional.random_streams import uniform
 from lactchain.models.families import context_length, finished_logits
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
-from lactchain.models.generation.cascade import (
-    COLUMNS,
-    CascadeTrunk,
-    RowCache,
-)
+from lactchain.models.generation.cascade import COLUMNS, CascadeTrunk, RowCache
 from lactchain.models.generation.enumeration import (
     chain_tree,
     token_tree,
     trimmed,
     weigh_completions,
 )
+from lactchain.types import Action
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
 COMPACT_BELOW = 0.75
-
-
-@dataclass(frozen=True)
-class Completion:
-    """Sampled tokens, end of sequence included, and the log-probability each was drawn with."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    stop_reason: str
 
 
 class Decoder:
@@ -90,8 +77,8 @@ class Decoder:
             self._illegal = ~self._on_device(automaton.legal)
 
     @torch.inference_mode()
-    def sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Completion]:
-        """One completion to each of B prompts; equal prompts are read once and branched.
+    def sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Action]:
+        """One completion, without its text, to each of B prompts; equal ones are read once.
 
         Args:
             prompts: token ids, each beginning with the decoder's prefix.
@@ -131,7 +118,7 @@ class Decoder:
                 hidden, lengths = self._trunk.feed(fed, lengths, cache)
                 probabilities = self._probabilities(hidden, states)
         return [
-            Completion(tuple(ids), tuple(row), "stop" if ids[-1] == self.eos_token_id else "length")
+            Action("", tuple(ids), tuple(row), "stop" if ids[-1] == self.eos_token_id else "length")
             for ids, row in zip(said, logprobs, strict=True)
         ]
 
@@ -147,12 +134,12 @@ class Decoder:
         """
         if self.automaton is None:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
-        tree = chain_tree(self.automaton)
+        tree, states = chain_tree(self.automaton)
         probabilities = weigh_completions(
             tree,
             self._trunk,
             prompts,
-            lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes]),
+            lambda hidden, nodes: self._probabilities(hidden, states[nodes]),
             np.multiply,
             np.float64(1.0),
         )
@@ -174,7 +161,7 @@ class Decoder:
             tree,
             self._trunk,
             prompts,
-            lambda hidden, nodes: self._probabilities(hidden, tree.states[nodes])[:, columns].log(),
+            lambda hidden, nodes: self._probabilities(hidden, nodes)[:, columns].log(),
             np.add,
             np.float64(0.0),
         )

@@ -14,11 +14,7 @@ import torch
 from torch import Tensor
 
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
-from lactchain.models.generation.cascade import (
-    CACHE_BYTES,
-    CascadeTrunk,
-    RowCache,
-)
+from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk, RowCache
 
 Score = Callable[[Tensor, np.ndarray], Tensor]
 """From hidden states (N, D) and nodes (N,) to numbers (N, M) of the tokens."""
@@ -42,24 +38,14 @@ class CompletionTree:
     targets: np.ndarray
     """(N, M) where each of M tokens leads."""
     blocks: np.ndarray
-    """(N, M, W) the token with all that follow it without a choice, padded with -1 on the left."""
-    states: np.ndarray
-    """(N,) the automaton's state in each node; all 0 without an automaton."""
-
-    def room(self) -> tuple[int, int]:
-        """Levels at which some text goes on in more than one way; tokens of all levels' blocks."""
-        depths = np.zeros(len(self.targets), dtype=np.int64)
-        for node, row in enumerate(self.targets):
-            depths[row[row > 0]] = depths[node] + 1
-        inner = self.targets > 0
-        widths = np.zeros(depths.max() + 1, dtype=np.int64)
-        np.maximum.at(widths, depths, ((self.blocks >= 0).sum(axis=-1) * inner).max(axis=1))
-        return len(np.unique(depths[inner.sum(axis=1) > 1])), int(widths.sum())
+    """(N, W) the tokens behind the node before: one that was chosen, and what follows it without a
+    choice; padded with -1 on the left."""
 
 
-def chain_tree(automaton: ChainAutomaton) -> CompletionTree:
-    """The tree of all completions that an automaton accepts, level by level."""
+def chain_tree(automaton: ChainAutomaton) -> tuple[CompletionTree, np.ndarray]:
+    """The tree of all completions that an automaton accepts, and its state in each node (N,)."""
     texts, states = [automaton.opening], [automaton.start]
+    blocks = [np.full(automaton.blocks.shape[-1], -1)]
     completions: list[tuple[int, ...]] = []
     targets: list[np.ndarray] = []
     for text, state in zip(texts, states, strict=True):  # both grow as they are read
@@ -74,9 +60,10 @@ def chain_tree(automaton: ChainAutomaton) -> CompletionTree:
                 row[column] = len(texts)
                 texts.append(longer)
                 states.append(after)
+                blocks.append(block)
         targets.append(row)
-    tables = np.array(targets), automaton.blocks[states], np.array(states)
-    return CompletionTree(completions, automaton.opening, *tables)
+    tree = CompletionTree(completions, automaton.opening, np.array(targets), np.array(blocks))
+    return tree, np.array(states)
 
 
 def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> CompletionTree:
@@ -92,22 +79,21 @@ def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> C
             targets[nodes[completion[:place]], column[token]] = behind
     if any(completion in nodes for completion in completions):
         raise ValueError("completions: expected none that begins another, got one")
-    blocks = np.broadcast_to(np.array(tokens)[:, None], (*targets.shape, 1))
-    return CompletionTree(completions, (), targets, blocks, np.zeros(len(nodes), dtype=np.int64))
+    blocks = np.array([text[-1:] or (-1,) for text in nodes])
+    return CompletionTree(completions, (), targets, blocks)
 
 
 @dataclass(frozen=True)
 class Texts:
     """N beginnings of completions, of which all but the last block has been read.
 
-    Each goes on from a row of the cache, its parent (N,), and answers a prompt, its owner (N,). Its
-    block (N, W), behind its parent, is padded with -1 on the left. `reached` (N,) is its weight.
+    Each goes on from a row of the cache, its parent (N,), and answers a prompt, its owner (N,).
+    `reached` (N,) is its weight.
     """
 
     parents: np.ndarray
     owners: np.ndarray
     nodes: np.ndarray
-    blocks: np.ndarray
     reached: np.ndarray
 
     def some(self, rows: np.ndarray | slice) -> Self:
@@ -123,10 +109,15 @@ def rows_at_once(
     Besides them, those are held that they were branched from, and one lot for each level at which
     texts fork. One row is always read.
     """
-    num_forks, width = tree.room()
+    depths = np.zeros(len(tree.targets), dtype=np.int64)
+    for node, targets in enumerate(tree.targets):
+        depths[targets[targets > 0]] = depths[node] + 1
+    forks = np.unique(depths[(tree.targets > 0).sum(axis=1) > 1])
+    widest = np.zeros(depths.max() + 1, dtype=np.int64)  # block of each level
+    np.maximum.at(widest, depths, (tree.blocks >= 0).sum(axis=1))
     own = max(map(len, prompts)) - len(trunk.prefix_ids)
-    row = (own + len(tree.opening) + width) * trunk.bytes_per_column
-    return max(1, CACHE_BYTES[trunk.model.device.type] // (row * (num_forks + 2)))
+    row = (own + len(tree.opening) + int(widest.sum())) * trunk.bytes_per_column
+    return max(1, CACHE_BYTES[trunk.model.device.type] // (row * (len(forks) + 2)))
 
 
 @torch.inference_mode()
@@ -151,10 +142,8 @@ def weigh_completions(
         for first in range(0, len(prompts), size):
             owners = np.arange(first, min(first + size, len(prompts)))
             cache, lengths, hidden = trunk.read([prompts[i] for i in owners], opening=tree.opening)
-            nodes = np.zeros_like(owners)
-            texts = Texts(
-                owners - first, owners, nodes, nodes[:, None], np.full(len(owners), start)
-            )
+            reached = np.full(len(owners), start)
+            texts = Texts(owners - first, owners, np.zeros_like(owners), reached)
             # Waiting texts keep the caches of their parents in memory, so the newest goes on first.
             waiting: list[tuple[Texts, RowCache, Tensor]] = []
             while True:
@@ -166,7 +155,7 @@ def weigh_completions(
                 texts, cache, lengths = waiting.pop()
                 blocks, parents = (
                     torch.from_numpy(array).to(lengths.device)
-                    for array in (trimmed(texts.blocks), texts.parents)
+                    for array in (trimmed(tree.blocks[texts.nodes]), texts.parents)
                 )
                 cache = cache.branch(parents, blocks.shape[1])
                 hidden, lengths = trunk.feed(blocks, lengths[parents], cache)
@@ -178,12 +167,10 @@ def _longer(
 ) -> Texts:
     """The texts that go on behind the given ones; those that end are entered in `found`."""
     parents, columns = np.nonzero(tree.targets[texts.nodes])
-    from_nodes = texts.nodes[parents]
     longer = Texts(
         parents=parents,
         owners=texts.owners[parents],
-        nodes=tree.targets[from_nodes, columns],
-        blocks=tree.blocks[from_nodes, columns],
+        nodes=tree.targets[texts.nodes[parents], columns],
         reached=combine(texts.reached[parents], scores.cpu().numpy()[parents, columns]),
     )
     ended = longer.some(longer.nodes < 0)
