@@ -15,12 +15,9 @@ from test_loading import IDS, LORA, cut, edit_json, refused, text
 from test_tiny_models import SMALL
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from lactchain.config.settings import ActorConfig, CriticConfig, GuidedActorConfig
+from lactchain.config.settings import ActorConfig, CriticConfig
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.actor import at_weights
 from lactchain.models.adapters import (
-    ADAPTER_FILES,
-    ADAPTER_RECORD,
     adapter_effect,
     base_checksum,
     load_adapter_weights,
@@ -32,6 +29,7 @@ from lactchain.models.adapters import (
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.storage.manifests import write_manifest, write_run_file
+from lactchain.storage.results import ADAPTER_FILES, ADAPTER_RECORD, weights_in
 
 
 @pytest.fixture
@@ -159,7 +157,7 @@ def test_missing_and_damaged_files_of_an_adapter_are_named(config, adapter, name
 def test_an_entry_that_the_record_of_an_adapter_lacks_is_named(entry, adapter):
     edit_json(adapter / ADAPTER_RECORD, **{entry: None})
     with pytest.raises(DataError, match=f"{ADAPTER_RECORD}: damaged .*'{entry}'.*; train"):
-        at_weights(GuidedActorConfig(), adapter)
+        weights_in(adapter)
 
 
 def test_an_adapter_in_a_run_that_was_moved_stands_on_the_base_in_it(config, small, tmp_path):
@@ -170,8 +168,8 @@ def test_an_adapter_in_a_run_that_was_moved_stands_on_the_base_in_it(config, sma
     write_manifest(run / "base", {})
     save_adapter(trained(replace(config, model=str(run / "base"))), run / "simpo/actor")
     shutil.copytree(run, tmp_path / "copy")
-    found = at_weights(GuidedActorConfig(), tmp_path / "copy/simpo/actor")
-    assert found.model == str(tmp_path / "copy/base")
+    found = weights_in(tmp_path / "copy/simpo/actor")
+    assert found["model"] == str(tmp_path / "copy/base")
 
 
 def test_checksums_tell_bases_apart_and_ignore_what_does_not_matter(small, actor):

@@ -13,9 +13,9 @@ from transformers import AutoModelForSequenceClassification
 from lactchain.config.settings import CriticConfig, LoraSettings
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.tokens import pool
-from lactchain.models.adapters import ADAPTER_RECORD
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.headed import at_stored_precision
+from lactchain.storage.results import ADAPTER_RECORD
 
 TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]
 LORA = LoraSettings(r=2, alpha=4)

@@ -30,7 +30,7 @@ from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.files import stand_for
 from lactchain.storage.manifests import write_run_file
-from lactchain.storage.results import result_of
+from lactchain.storage.results import ADAPTER_FILES, ADAPTER_RECORD, RECORDED, result_of
 from lactchain_extras.stages.export import ExportConfig
 
 ROOT = Path(__file__).parent.parent
@@ -151,7 +151,8 @@ def test_a_run_stands_for_its_results(tmp_path):
 
 def test_an_adapter_of_a_run_comes_with_its_base_and_what_was_not_saved_is_named(tmp_path):
     run, model = saved(tmp_path / "run", "actor"), tmp_path / "model"
-    (run / "actor" / "lactchain_adapter.json").write_text(json.dumps({"base": "weights/base"}))
+    record = dict.fromkeys(RECORDED, "weights/base") | {"sha256": dict.fromkeys(ADAPTER_FILES, "")}
+    (run / "actor" / ADAPTER_RECORD).write_text(json.dumps(record))
     found = look_up(EvaluateConfig(actor=GuidedActorConfig(str(run)))).actor
     assert (found.model, found.adapter) == ("weights/base", f"{run}/actor")
     other = saved(tmp_path / "other", "critic")

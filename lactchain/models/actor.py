@@ -15,15 +15,16 @@ from lactchain.config.settings import ActorConfig, GuidedActorConfig, PlayerConf
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.ties import best_of
 from lactchain.functional.tokens import pad, token_logprobs
-from lactchain.models.adapters import ADAPTER_RECORD, merged, read_adapter_record
+from lactchain.models.adapters import merged
 from lactchain.models.families import context_length
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, reading_of
-from lactchain.models.weights import verify_file_if_listed
 from lactchain.plugins import required
 from lactchain.storage.files import read_json
+from lactchain.storage.manifests import verify_listed
+from lactchain.storage.results import weights_in
 from lactchain.types import Action, ChainGrammar, Policy
 
 POLICY_FILE = "policy.json"
@@ -195,7 +196,7 @@ def policy_file(config: ActorConfig, grammar: ChainGrammar) -> dict[str, str]:
 def read_policy(directory: Path) -> tuple[GuidedActorConfig, ChainGrammar]:
     """How the actor in a folder is asked, and what it may answer; `DataError` if it is not said."""
     file = directory / POLICY_FILE
-    verify_file_if_listed(file)
+    verify_listed(file)
     stored = read_json(
         file,
         "expected an actor that train_bc or train_simpo saved; name another as actor.model, or by "
@@ -203,13 +204,7 @@ def read_policy(directory: Path) -> tuple[GuidedActorConfig, ChainGrammar]:
     )
     try:
         grammar = stored["grammar"] | {"action_names": tuple(stored["grammar"]["action_names"])}
-        return at_weights(GuidedActorConfig(**stored["actor"]), directory), ChainGrammar(**grammar)
+        config = GuidedActorConfig(**stored["actor"] | weights_in(directory))
+        return config, ChainGrammar(**grammar)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file}: damaged ({error!r})") from error
-
-
-def at_weights(config: GuidedActorConfig, directory: Path) -> GuidedActorConfig:
-    """The actor whose weights, or whose adapter, are in a folder."""
-    if not (directory / ADAPTER_RECORD).is_file():
-        return replace(config, model=str(directory), adapter=None)
-    return replace(config, model=read_adapter_record(directory)["base"], adapter=str(directory))

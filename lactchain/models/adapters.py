@@ -30,14 +30,16 @@ from transformers import PreTrainedModel
 from lactchain.config.settings import LoraSettings
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.runtime import evaluating, own_parameters, put
-from lactchain.models.weights import read_tensors, verify_file_if_listed
+from lactchain.models.weights import read_tensors
 from lactchain.storage.files import read_json, sha256, take_sample
-from lactchain.storage.results import ADAPTER_RECORD, SEEN_FROM_HERE, base_of, seen_from
-
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-RECORDED = ("base", "base_fingerprint", "tokenizer_fingerprint", "sha256")
-"""What stands beside an adapter: the folder of the model that it was trained on, the checksums of
-that model, and those of `ADAPTER_FILES`."""
+from lactchain.storage.results import (
+    ADAPTER_FILES,
+    ADAPTER_RECORD,
+    RECORDED,
+    SEEN_FROM_HERE,
+    read_adapter_record,
+    seen_from,
+)
 
 log = logging.getLogger(__name__)
 
@@ -79,23 +81,6 @@ def write_adapter_record(directory: str | Path, base: str | Path) -> None:
     stored = {"schema_version": 1} | dict(zip(RECORDED, told, strict=True))
     stored[SEEN_FROM_HERE] = seen_from(directory, base)
     (directory / ADAPTER_RECORD).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
-
-
-def read_adapter_record(directory: Path) -> dict[str, Any]:
-    """What the adapter in a folder belongs to, by `RECORDED`; `DataError` if that is not said."""
-    file = directory / ADAPTER_RECORD
-    verify_file_if_listed(file)
-    stored = read_json(file, "expected a LoRA adapter that was saved here")
-    try:
-        record = {name: stored[name] for name in RECORDED} | {"base": base_of(directory)}
-        hashes = [record["sha256"][name] for name in ADAPTER_FILES]
-        if not all(isinstance(told, str) for told in (*list(record.values())[:3], *hashes)):
-            raise TypeError("a checksum is a text")
-        return record
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{file}: damaged ({error!r}); train the adapter anew, or copy it whole"
-        ) from error
 
 
 def load_adapter(
@@ -174,25 +159,17 @@ def adapter_effect(model: PeftModel) -> float:
     return float((adapted - plain).abs().max())
 
 
-def merges(dtype: torch.dtype, quantised: bool) -> bool:
-    """Whether an adapter may be multiplied into weights of this type.
-
-    In 16 bits and less most of it would be rounded away. Such a model answers with its adapter
-    beside the weights.
-    """
-    return dtype == torch.float32 and not quantised
-
-
 def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
     """The model with its adapter multiplied in, in place, where that keeps what it has learnt.
 
-    For models that nobody else holds: merging and unmerging would drift. Their base may be shared.
+    In 16 bits and less most of it would be rounded away: there it stays beside the weights. For
+    models that nobody else holds: merging and unmerging would drift. Their base may be shared.
     """
     if not isinstance(model, PeftModel):
         return model
     base = model.get_base_model()
     has_bias = any(config.lora_bias for config in model.peft_config.values())  # PEFT cannot (0.21)
-    if has_bias or not merges(base.dtype, is_quantised(base)):
+    if has_bias or base.dtype != torch.float32 or is_quantised(base):
         return model
     for layer in model.modules():
         if isinstance(layer, BaseTunerLayer):

@@ -1,5 +1,6 @@
 """The critic: an embedding model whose pooled token is read as a value in return units."""
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,7 +22,7 @@ from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating, put
 from lactchain.models.weights import (
-    parts_of,
+    mend,
     prompt_of,
     read_model_json,
     read_tensors,
@@ -143,12 +144,12 @@ class EmbeddingCritic(HeadedModel):
         names = [field.name for field in fields(_Stored)]
         how = "expected a folder that a critic saved"
         stored = read_versioned_json(file, cls.schema_version, names, how)
+        told = {name: stored[name] for name in names}
         try:
-            check_types(_Stored, {name: stored[name] for name in names})
-            _Stored(**{name: stored[name] for name in names})
+            check_types(_Stored, told)
+            return vars(_Stored(**told))
         except (ValueError, OverflowError) as error:
             raise DataError(f"{file}: {error}; copy the critic whole, or train it anew") from error
-        return stored
 
     @classmethod
     def _from_checkpoint(cls, config: CriticConfig, trainable: bool) -> Self:
@@ -249,15 +250,12 @@ class EmbeddingCritic(HeadedModel):
         """
         texts = self.texts(observations, actions)
         unique = list(dict.fromkeys(texts))
-        ids = self.tokenize(unique)
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-        values = dict.fromkeys(unique, 0.0)
+        rows = sorted(zip(self.tokenize(unique), unique, strict=True), key=lambda row: len(row[0]))
+        values: dict[str, float] = {}
         with torch.inference_mode(), evaluating(self):
-            for start in range(0, len(order), batch_size):
-                rows = order[start : start + batch_size]
-                batch = self.collate([ids[i] for i in rows])
-                for i, value in zip(rows, self(**batch).tolist(), strict=True):
-                    values[unique[i]] = value
+            for start in range(0, len(rows), batch_size):
+                ids, read = zip(*rows[start : start + batch_size], strict=True)
+                values |= zip(read, self(**self.collate(ids)).tolist(), strict=True)
         found = np.array([values[text] for text in texts], dtype=np.float32)
         if not np.isfinite(found).all():
             raise NonFiniteError("the critic computes NaN or infinities: its weights are damaged")
@@ -288,10 +286,9 @@ class EmbeddingCritic(HeadedModel):
 
     def collate(self, rows: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
         """Pads B rows on the right: `input_ids` and `attention_mask` (B, L) on this device."""
-        batch = self.tokenizer.pad(
-            {"input_ids": [list(row) for row in rows]}, padding_side="right", return_tensors="pt"
-        )
-        return {name: batch[name].to(self.device) for name in ("input_ids", "attention_mask")}
+        ids = {"input_ids": [list(row) for row in rows]}
+        batch = self.tokenizer.pad(ids, padding_side="right", return_tensors="pt")
+        return dict(batch.to(self.device))
 
 
 def check_critic(config: CriticConfig) -> None:
@@ -332,7 +329,11 @@ def _pooling_of(folder: Path) -> tuple[Path, dict[str, Any]]:
     listed = folder / "modules.json"
     if not listed.is_file():
         return listed, {}
-    parts = parts_of(listed)
+    try:
+        told = json.loads(listed.read_bytes())
+        parts = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in told]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DataError(f"{listed}: damaged ({error!r}); {mend(folder)}") from error
     if others := [kind for kind, _ in parts if kind not in ("Transformer", "Pooling", "Normalize")]:
         told = "%s: %s is left out: the pooled token is what is read"
         log.warning(told, listed, ", ".join(others))

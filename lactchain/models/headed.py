@@ -11,15 +11,16 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ModelConfig
-from lactchain.models.adapters import ADAPTER_FILES, load_adapter_weights, save_adapter
+from lactchain.models.adapters import load_adapter_weights, save_adapter
 from lactchain.models.runtime import put, quiet, whole_state
-from lactchain.models.weights import check_weights
+from lactchain.models.weights import check_weights, read_tensors
+from lactchain.storage.results import ADAPTER_FILES
 
 Config = TypeVar("Config", bound=ModelConfig)
 
@@ -130,8 +131,8 @@ def load_trained(model: PreTrainedModel | PeftModel, directory: Path) -> None:
         load_adapter_weights(model, directory)
         return
     own = model.state_dict()
-    for file in check_weights(directory):
-        for name, tensor in load_file(file).items():
+    for file in set(check_weights(directory).values()):
+        for name, tensor in read_tensors(file).items():
             put(own[name], tensor)
 
 

@@ -33,10 +33,9 @@ from lactchain.models.weights import (
     mend,
     read_model_json,
     resolve_weights,
-    stored_names,
-    verify_file_if_listed,
     verify_manifest_if_any,
 )
+from lactchain.storage.manifests import verify_listed
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +133,8 @@ def load_base(
     None that is `shared` will be trained, so that it may have its weights together with others.
     """
     key = "critic" if isinstance(config, CriticConfig) else "actor"
-    files = check_weights(path)
+    stored = check_weights(path)
+    files = sorted(set(stored.values()))
     num_bytes = sum(file.stat().st_size for file in files)
     if num_bytes < SMALL_MODEL_BYTES:
         verify_manifest_if_any(path)
@@ -164,7 +164,7 @@ def load_base(
         )
     if config.bits == 4 and device().type == "cpu":
         keep_differentiable(model)
-    others = stored_names(path).keys() - model.state_dict().keys() if all_trained else ()
+    others = stored.keys() - model.state_dict().keys() if all_trained else ()
     if any(".experts." in name for name in others):  # which one could not go on from
         raise ConfigError(
             f"{key}.lora: expected an adapter to train on {path}, a {model.config.model_type}, "
@@ -221,7 +221,7 @@ def load_tokenizer(path: Path, *, padding_side: str, chat: bool = False) -> PreT
     """
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         read_model_json(path / name)
-    verify_file_if_listed(path / "tokenizer.json")  # before anything of it is believed
+    verify_listed(path / "tokenizer.json")  # before anything of it is believed
     with readable(path):
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         for text in ("x", " x\n", "é漢🙂"):  # some come to grief at their first text

@@ -7,7 +7,6 @@ costs no torch, nor the hub's client.
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from lactchain.config.shipped import settings as shipped_settings
 from lactchain.config.yaml_texts import load
 from lactchain.errors import DataError
 from lactchain.storage.files import read_json
-from lactchain.storage.manifests import MANIFEST, run_around, verify_listed, verify_manifest
+from lactchain.storage.manifests import MANIFEST, run_around, verify_manifest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,15 +109,15 @@ def read_model_json(file: Path) -> dict[str, Any]:
     return read_json(file, mend(file.parent))
 
 
-def check_weights(path: Path) -> list[Path]:
-    """The weight files of a model's folder: whole, as their headers say, or a `DataError`."""
+def check_weights(path: Path) -> dict[str, Path]:
+    """The file of each weight in a model's folder: whole, as its header says, or a `DataError`."""
     index = path / INDEX
     weight_map = read_model_json(index).get("weight_map") if index.is_file() else {}
     if not isinstance(weight_map, dict):
         raise DataError(f"{index}: damaged (it has no weight_map); {mend(path)}")
     names = sorted(set(weight_map.values()))
-    files = [path / name for name in names] or [path / "model.safetensors"]
-    for file in files:
+    found: dict[str, Path] = {}
+    for file in [path / name for name in names] or [path / "model.safetensors"]:
         if file.parent != path or not file.is_file():
             raise DataError(f"{file}: expected a weight file here, found none; {mend(path)}")
         try:
@@ -131,19 +130,14 @@ def check_weights(path: Path) -> list[Path]:
         if others and "quantization_config" not in read_model_json(path / "config.json"):
             told = f"{others[0]}: expected floating point, got {kinds[others[0]]}"
             raise DataError(f"{file}: {told}; {mend(path)}")
-    return files
+        found |= dict.fromkeys(kinds, file)
+    return found
 
 
 def verify_manifest_if_any(path: Path) -> None:
     """Raises `DataError` if a folder is not as its manifest says; most models have none."""
     if (path / MANIFEST).is_file() or run_around(path):
         verify_manifest(path)
-
-
-def verify_file_if_listed(file: Path) -> None:
-    """Raises `DataError` if the manifest beside a file lists it otherwise than it is."""
-    if (file.parent / MANIFEST).is_file():
-        verify_listed(file)
 
 
 def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
@@ -156,15 +150,6 @@ def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
         raise DataError(f"{file}: missing or damaged ({error})") from error
 
 
-def stored_names(path: Path) -> dict[str, Path]:
-    """The weights in a model's folder by name, with the file that each is in."""
-    found = {}
-    for file in check_weights(path):
-        with safe_open(file, framework="pt") as weights:
-            found |= dict.fromkeys(weights.keys(), file)
-    return found
-
-
 def prompt_of(folder: Path) -> str | None:
     """The text around each text by a folder of sentence-transformers: its default, or a query's."""
     file = folder / "config_sentence_transformers.json"
@@ -173,12 +158,3 @@ def prompt_of(folder: Path) -> str | None:
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise DataError(f"{file}: prompts: expected texts by name; {mend(folder)}")
     return f"{prompts[name]}{{text}}" if isinstance(name, str) and prompts.get(name) else None
-
-
-def parts_of(file: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each part of an encoder of sentence-transformers, in their order."""
-    try:
-        told = json.loads(file.read_bytes())
-        return [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in told]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise DataError(f"{file}: damaged ({error!r}); {mend(file.parent)}") from error

@@ -18,7 +18,7 @@ from lactchain.errors import DataError
 from lactchain.models.weights import resolve_weights
 from lactchain.storage.files import to_json
 from lactchain.storage.manifests import is_run, read_run_file, run_around
-from lactchain.storage.results import ADAPTER_RECORD, base_of, result_of
+from lactchain.storage.results import result_of, weights_in
 
 Config = TypeVar("Config")
 
@@ -100,10 +100,8 @@ def _model(config: PlayerConfig | CriticConfig, prefix: str) -> dict[str, str]:
             f"expected an encoder, got the run {config.model}; to go on with its critic "
             f"give it as {prefix}checkpoint"
         )
-    trained = result_of(config.model, "actor")
-    if not (trained / ADAPTER_RECORD).is_file():
-        return {"model": str(trained)}
-    return {"model": base_of(trained), "adapter": str(trained)}
+    found = weights_in(result_of(config.model, "actor"))
+    return {name: place for name, place in found.items() if place is not None}
 
 
 def _warn_of_other_words(config: Any) -> None:

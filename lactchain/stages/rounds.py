@@ -256,7 +256,7 @@ class Rounds:
 
     def _take_actor(self, stage: TrainBCConfig | TrainSimPOConfig, summary: dict[str, Any]) -> None:
         """Goes on with the actor that a stage has trained."""
-        from lactchain.models.adapters import ADAPTER_RECORD
+        from lactchain.storage.results import ADAPTER_RECORD
 
         folder = Path(stage.run.run_dir) / "actor"
         if (folder / ADAPTER_RECORD).is_file():

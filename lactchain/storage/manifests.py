@@ -134,8 +134,9 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
 
 
 def verify_listed(file: Path) -> None:
-    """Checks one file of a directory whose manifest may list it, without the time for all."""
-    files = read_manifest(file.parent / MANIFEST)["files"]
+    """Checks one file of a directory whose manifest, if any, may list it."""
+    manifest = file.parent / MANIFEST
+    files = read_manifest(manifest)["files"] if manifest.is_file() else {}
     if file.name in files:
         _verify_file(file, files[file.name])
 

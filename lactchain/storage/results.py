@@ -2,15 +2,20 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from lactchain.errors import DataError
 from lactchain.storage.files import read_json
-from lactchain.storage.manifests import is_run
+from lactchain.storage.manifests import is_run, verify_listed
 
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 ADAPTER_RECORD = "lactchain_adapter.json"
 """Beside an adapter's weights: which base model it belongs to."""
+RECORDED = ("base", "base_fingerprint", "tokenizer_fingerprint", "sha256")
+"""In that file: the folder of the model that an adapter was trained on, the checksums of that
+model, and those of `ADAPTER_FILES`."""
 SEEN_FROM_HERE = "base_seen_from_here"
-"""In that file: where the base is, seen from there, if both are in one run."""
+"""In that file, too: where the base is, seen from there, if both are in one run."""
 
 
 def result_of(path: str | Path, name: str) -> Path:
@@ -34,22 +39,33 @@ def result_of(path: str | Path, name: str) -> Path:
     return found
 
 
-def base_of(adapter: Path) -> str:
-    """The folder of the base model that an adapter was trained on; `DataError` where none is told.
+def read_adapter_record(adapter: Path) -> dict[str, Any]:
+    """What the adapter in a folder belongs to, by `RECORDED`; `DataError` if that is not said.
 
-    That of a run lies in it, wherever the run was moved to.
+    The base of one in a run lies in that run, wherever the run was moved to.
     """
-    record = read_json(adapter / ADAPTER_RECORD)
-    seen = record.get(SEEN_FROM_HERE)
-    here = os.path.normpath(adapter.resolve() / seen) if isinstance(seen, str) else ""
-    if os.path.isdir(here):
-        return here
-    if not isinstance(record.get("base"), str):
+    file = adapter / ADAPTER_RECORD
+    verify_listed(file)
+    stored = read_json(file, "expected a LoRA adapter that was saved here")
+    try:
+        record = {name: stored[name] for name in RECORDED}
+        hashes = [record["sha256"][name] for name in ADAPTER_FILES]
+        if not all(isinstance(told, str) for told in (*list(record.values())[:3], *hashes)):
+            raise TypeError("a checksum is a text")
+    except (KeyError, TypeError) as error:
         raise DataError(
-            f"{adapter / ADAPTER_RECORD}: damaged ('base'); train the adapter anew, or copy it "
-            "whole"
-        )
-    return record["base"]
+            f"{file}: damaged ({error!r}); train the adapter anew, or copy it whole"
+        ) from error
+    seen = stored.get(SEEN_FROM_HERE)
+    here = os.path.normpath(adapter.resolve() / seen) if isinstance(seen, str) else ""
+    return record | ({"base": here} if os.path.isdir(here) else {})
+
+
+def weights_in(folder: Path) -> dict[str, str | None]:
+    """The settings `model` and `adapter` of an actor whose weights, or whose adapter, are there."""
+    if not (folder / ADAPTER_RECORD).is_file():
+        return {"model": str(folder), "adapter": None}
+    return {"model": read_adapter_record(folder)["base"], "adapter": str(folder)}
 
 
 def seen_from(folder: str | Path, place: str | Path) -> str | None:

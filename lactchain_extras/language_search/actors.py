@@ -25,7 +25,6 @@ from lactchain.data.evaluations import check_success_known, read_episodes
 from lactchain.environments.language import make_language_env
 from lactchain.errors import CollapseError, NonFiniteError, NoPairsError
 from lactchain.functional.random_streams import derive_seed
-from lactchain.models.adapters import ADAPTER_RECORD
 from lactchain.models.loading import load_actor
 from lactchain.runs.run import Run
 from lactchain.search.evolution import Child, Individual, Species
@@ -33,6 +32,7 @@ from lactchain.search.mutations import first_config, mutate_tunables
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.search import LanguageConfig, Stages
+from lactchain.storage.results import ADAPTER_RECORD
 from lactchain_extras.language_search.growth import add_layer, add_mlp_units, disturb, write_model
 
 log = logging.getLogger(__name__)

@@ -127,7 +127,7 @@ def _flags(told: Any, inside: str = "") -> Iterator[tuple[str, Any]]:
 
 def adapter_name(folder: str | Path) -> str:
     """The name of the adapter in a folder, by the bytes of its files; `DataError` of none."""
-    from lactchain.models.adapters import ADAPTER_FILES
+    from lactchain.storage.results import ADAPTER_FILES
 
     paths = [Path(folder) / name for name in ADAPTER_FILES]
     for path in paths:

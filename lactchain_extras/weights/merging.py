@@ -21,7 +21,7 @@ from lactchain.models.actor import POLICY_FILE
 from lactchain.models.adapters import base_checksum, merged
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
-from lactchain.models.weights import resolve_weights, stored_names
+from lactchain.models.weights import check_weights, resolve_weights
 from lactchain.storage.manifests import write_manifest
 
 BESIDE = ("tokenizer*", "*.jinja", "generation_config.json", "special_tokens_map.json", "LICENSE*")
@@ -80,7 +80,7 @@ def _logprobs(model: PreTrainedModel | PeftModel) -> Tensor:
 
 def _kept(model: PreTrainedModel, base: Path, dtype: torch.dtype) -> dict[str, Any]:
     """How much of the update of its base a model keeps in a type; nothing without an update."""
-    stored, kept, norms = stored_names(base), {}, {}
+    stored, kept, norms = check_weights(base), {}, {}
     for name, weight in model.state_dict().items():
         whole = weight.cpu()
         rounded = whole.to(dtype)
