@@ -37,7 +37,7 @@ from measuring import ROOT, command_line, environment, summary, words
 from random_models import SHAPES
 from taught_models import build_taught_actor, build_taught_encoder
 
-from lactchain.config.parsing import _flatten
+from lactchain.config.parsing import flatten
 from lactchain.data.base_models import prepare
 from lactchain.runs.console import table
 from lactchain.runs.run import read_metrics
@@ -150,7 +150,7 @@ def command(stage: Stage, processes: int) -> list[str]:
 
 
 def _learning_rates(script: str) -> Iterator[tuple[str, float]]:
-    for path, value in _flatten(_shipped(script)):
+    for path, value in flatten(_shipped(script)):
         if path.endswith(".learning_rate"):
             yield path, float(value)
 

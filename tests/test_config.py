@@ -21,8 +21,7 @@ from lactchain.config.parsing import (
     keys,
     load,
     parse,
-    take_switch,
-    take_words,
+    take_options,
     to_dict,
     typed_modules,
 )
@@ -127,16 +126,19 @@ def test_a_mistake_is_one_line_that_names_the_key(tmp_path, given, expected):
 
 def test_a_dry_run_is_asked_for_on_the_command_line_and_is_no_setting():
     for name in ("--dry_run", "--dry-run"):
-        assert take_switch([name, "--run.seed", "3"], "--dry_run") == (True, ["--run.seed", "3"])
-    assert take_switch(["--run.seed", "3"], "--dry_run") == (False, ["--run.seed", "3"])
+        said, others = take_options([name, "--run.seed", "3"])
+        assert (said.dry_run, said.inexact, others) == (True, False, ["--run.seed", "3"])
+    assert not take_options(["--run.seed", "3"])[0].dry_run
     assert parse(Config, ["--run.seed", "3", "--dry_run"]).run.seed == 3
 
 
 def test_modules_are_named_on_the_command_line_and_are_no_setting():
     words = ["--import", "a,b.c", "--run.seed", "3", "--import=d"]
-    assert take_words(words, "--import") == (["a", "b.c", "d"], ["--run.seed", "3"])
+    said, others = take_options([*words, "--run.run_dir", "--x y", "-1", "-h"])
+    assert (said.modules, said.workers) == (["a", "b.c", "d"], [])
+    assert others == ["--run.seed", "3", "--run.run_dir", "--x y", "-1", "-h"]
     assert parse(Config, words).run.seed == 3
-    for wrong in (["--import"], ["--import", "--run.seed", "3"]):
+    for wrong in (["--import"], ["--import="], ["--import", "-"], ["--import", "--run.seed", "3"]):
         with pytest.raises(ConfigError, match="--import: expected the name of a module, got none"):
             parse(Config, wrong)
     typed = ["--environment.id", "a.b:x/Y-v0", "--x.environment.id=c:Z-v1", "--config", "d:e.yaml"]

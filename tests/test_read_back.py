@@ -131,7 +131,7 @@ def test_a_base_model_that_was_changed_since_the_run_began_is_refused(tmp_path, 
     with pytest.raises(DataError, match=r"model.safetensors of actor.model is not as it was"):
         Run.of(config)
     with monkeypatch.context() as context:
-        context.setattr(process, "_inexact", True)
+        context.setattr(process._said, "inexact", True)
         Run.of(config).close()
     file.write_bytes(content)
     with pytest.raises(DataError, match="is not as it was"):  # what it went on with counts
@@ -173,7 +173,7 @@ def test_a_switch_is_offered_where_it_helps_and_where_it_can_be_given(tmp_path, 
             _ = run.summary
         with pytest.raises(DataError, match="or add --inexact on the command line"):
             run.truncate_metrics(1, mark)
-        monkeypatch.setattr(process, "_inexact", True)
+        monkeypatch.setattr(process._said, "inexact", True)
         run.truncate_metrics(1, mark)
 
 

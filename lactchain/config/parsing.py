@@ -15,7 +15,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import Field, asdict, fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -61,16 +61,13 @@ def parse(
         ConfigError: unknown key, wrong type, unreadable file, or a value that the class refuses;
             the message names the key.
     """
-    _, argv = take_switch(sys.argv[1:] if argv is None else argv, "--dry_run")
-    _, argv = take_switch(argv, "--inexact")
-    for name in SAID:
-        _, argv = take_words(argv, name)
-    argv = _with_lists(config_class, argv)
+    _, argv = take_options(sys.argv[1:] if argv is None else argv)
+    known = keys(config_class)
+    argv = _with_lists(known, argv)
     parser = _parser(config_class, description)
     in_files: dict[str, Any] = {}
-    known = keys(config_class)
     for path in [value for name, value in _options(argv) if name == "config" and value]:
-        found = dict(_flatten(load(path)))
+        found = dict(flatten(load(path)))
         strange = [key for key in found if not _is_known(key, known)]
         if len(strange) > 1:
             raise ConfigError(
@@ -128,7 +125,7 @@ def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[A
 
     A missing key counts as `None`, so leaving an optional part out equals setting it to null.
     """
-    flat_a, flat_b = dict(_flatten(a)), dict(_flatten(b))
+    flat_a, flat_b = dict(flatten(a)), dict(flatten(b))
     pairs = {key: (flat_a.get(key), flat_b.get(key)) for key in flat_a | flat_b}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -147,34 +144,32 @@ def with_values(config: Config, values: Mapping[str, Any]) -> Config:
     return replace(config, **changes)
 
 
-def take_switch(argv: Sequence[str], name: str) -> tuple[bool, list[str]]:
-    """Whether a command has a switch, such as `--dry_run`; and its other arguments.
+def take_options(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What is said of one command, and its other arguments.
 
-    It is said of one command, and no setting: no file holds it. Many type it with a hyphen.
-    """
-    others = [word for word in argv if word not in (name, f"--{name[2:].replace('_', '-')}")]
-    return len(others) < len(argv), others
-
-
-def take_words(argv: Sequence[str], option: str) -> tuple[list[str], list[str]]:
-    """What a command says with an option, such as `--import my_world`, and its other arguments.
-
-    No file holds them.
+    The switches `dry_run` and `inexact`, which many type with a hyphen, and the lists of words
+    `modules` and `workers`, are no settings: no file holds them.
 
     Raises:
-        ConfigError: nothing follows.
+        ConfigError: nothing follows an option that takes words.
     """
-    said, others, words = [], [], iter(argv)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name != option:
-            others.append(word)
-            continue
-        value = value if equals else next(words, "")
-        if not value or value.startswith("-"):
-            raise ConfigError(f"{option}: expected {SAID[option]}, got none")
-        said += value.split(",")
-    return said, others
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--dry_run", "--dry-run", action="store_true")
+    parser.add_argument("--inexact", action="store_true")
+    parser.add_argument("--import", dest="modules", action="extend", type=_words, default=[])
+    parser.add_argument("--workers", action="extend", type=_words, default=[])
+    try:
+        return parser.parse_known_args([*argv])
+    except argparse.ArgumentError as error:
+        name = error.argument_name
+        mend = f"{name}: expected {SAID[name]}, got none" if name in SAID else str(error)
+        raise ConfigError(mend) from error
+
+
+def _words(text: str) -> list[str]:
+    if not text or text.startswith("-"):
+        raise ValueError
+    return text.split(",")
 
 
 def typed_modules(argv: Sequence[str]) -> list[str]:
@@ -191,33 +186,31 @@ def _options(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name.removeprefix("--"), value if equals else following
 
 
-def _check(found: Iterable[tuple[str, Any]], known: Sequence[str]) -> None:
+def _check(found: Iterable[tuple[str, Any]], known: Mapping[str, Any]) -> None:
     """Refuses keys that are none, and values that jsonargparse would take for files or code."""
-    parts = {key.rpartition(".")[0] for key in known}
     for key, value in found:
         if not _is_known(key, known):
             near = _near(key, known)
             mend = f"; did you mean {' or '.join(near)}?" if near else ""
             raise ConfigError(in_short(f"{key}: no such key{mend}"))
         check_value(key, value)
-        if key in parts and value not in (None, "null"):
+        if _nested_class(known.get(key)) and value not in (None, "null"):
             below, got = f"settings below it, such as --{key}.NAME", in_short(str(value))
             raise ConfigError(f"{key}: expected {below}, got {got}")
 
 
-def _is_known(key: str, known: Sequence[str]) -> bool:
+def _is_known(key: str, known: Mapping[str, Any]) -> bool:
     """Whether a key is one, or lies in one that holds anything."""
     above = [key[: dot.start()] for dot in re.finditer(r"\.", key)]
-    parts = {name.rpartition(".")[0] for name in known}
-    return key in known or any(name in known and name not in parts for name in above)
+    return key in known or any(name in known and not _nested_class(known[name]) for name in above)
 
 
-def _with_lists(config_class: type, argv: Sequence[str]) -> list[str]:
+def _with_lists(known: Mapping[str, Any], argv: Sequence[str]) -> list[str]:
     """The arguments of a command, with a list of one text in the place of a text alone."""
     found = [*argv]
     for place, word in enumerate(found):
         name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or _kind(config_class, name) not in LISTS:
+        if not word.startswith("--") or known.get(name) not in LISTS:
             continue
         value = value if equals else "".join(found[place + 1 : place + 2])
         if value and not value.startswith(("[", "-")) and value != "null":
@@ -225,17 +218,11 @@ def _with_lists(config_class: type, argv: Sequence[str]) -> list[str]:
     return found
 
 
-def _kind(config_class: type | None, key: str) -> Any:
-    """What a dotted key is annotated with, None where there is none."""
-    first, _, rest = key.partition(".")
-    kind = typing.get_type_hints(config_class).get(first) if config_class else None
-    return _kind(_nested_class(kind), rest) if rest else kind
-
-
-def _flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of nested mappings, with their values; tuples as lists."""
     for key, value in mapping.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value
 
@@ -287,17 +274,22 @@ def _restore_texts(value: Any, key: str, texts: Mapping[str, str]) -> Any:
     return value
 
 
-def keys(config_class: type, prefix: str = "") -> list[str]:
-    """The dotted keys of a config class, and of those in it."""
-    hints, found = typing.get_type_hints(config_class), []
+def keys(config_class: type) -> dict[str, Any]:
+    """The dotted keys of a config class, and of those in it, each with its annotation."""
+    return {key: annotation for key, _, annotation in fields_of(config_class)}
+
+
+def fields_of(config_class: type, prefix: str = "") -> Iterator[tuple[str, Field, Any]]:
+    """The fields of a config class, and of those in it: dotted key, field, annotation."""
+    hints = typing.get_type_hints(config_class)
     for item in fields(config_class):
-        found.append(f"{prefix}{item.name}")
-        if nested := _nested_class(hints[item.name]):
-            found += keys(nested, f"{found[-1]}.")
-    return found
+        key, annotation = f"{prefix}{item.name}", hints[item.name]
+        yield key, item, annotation
+        if nested := _nested_class(annotation):
+            yield from fields_of(nested, f"{key}.")
 
 
-def _near(key: str, known: Sequence[str]) -> list[str]:
+def _near(key: str, known: Iterable[str]) -> list[str]:
     """Up to three keys that somebody may have meant: some end in these words, others read alike."""
     ending = [name for name in known if f".{name}".endswith(f".{key}")]
     last = {name.rpartition(".")[2] for name in known}

@@ -7,12 +7,11 @@ scale. Agents and language trainers declare theirs alike, so one search serves b
 from __future__ import annotations
 
 import math
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from lactchain.config.parsing import with_values
+from lactchain.config.parsing import fields_of, flatten, with_values
 from lactchain.errors import ConfigError
 
 Config = TypeVar("Config")
@@ -67,27 +66,14 @@ def tunable(
 
 def tunables(config_class: type) -> dict[str, Tunable]:
     """The tunables of a config class and of the config classes in it, by dotted name."""
-    found = {}
-    hints = typing.get_type_hints(config_class)
-    for item in fields(config_class):
-        if "tunable" in item.metadata:
-            found[item.name] = item.metadata["tunable"]
-        for nested in (hints[item.name], *typing.get_args(hints[item.name])):
-            if isinstance(nested, type) and is_dataclass(nested):
-                found |= {f"{item.name}.{name}": t for name, t in tunables(nested).items()}
-    return found
+    found = ((name, item.metadata) for name, item, _ in fields_of(config_class))
+    return {name: metadata["tunable"] for name, metadata in found if "tunable" in metadata}
 
 
 def tunable_values(config: Any) -> dict[str, float]:
     """The values of a config's tunables, by dotted name; those of absent parts are left out."""
-    values = {}
-    for name in tunables(type(config)):
-        part = config
-        for key in name.split("."):
-            part = None if part is None else getattr(part, key)
-        if part is not None:
-            values[name] = part
-    return values
+    values = dict(flatten(asdict(config)))
+    return {name: values[name] for name in tunables(type(config)) if values.get(name) is not None}
 
 
 def with_tunables(config: Config, values: Mapping[str, float]) -> Config:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lactchain.config.parsing import parse, take_switch, take_words, typed_modules
+from lactchain.config.parsing import parse, take_options, typed_modules
 from lactchain.environments.faults import OURS, overdue
 from lactchain.environments.registry import import_modules, modules_of, name_modules
 from lactchain.errors import (
@@ -76,7 +76,7 @@ def launch(
     A `LactChainError` ends the script with its one line and its exit code. `--help` begins with
     the `usage`, before the docstring of the module that `main` is in.
     """
-    global _dry_run, _inexact
+    global _said
     os.environ.update(TELEMETRY_OFF)
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
@@ -97,17 +97,14 @@ def launch(
     alone = True
     try:
         about = filter(None, (usage, inspect.getmodule(main).__doc__, QUESTIONS))
-        _dry_run, arguments = take_switch(sys.argv[1:], "--dry_run")
-        _inexact, arguments = take_switch(arguments, "--inexact")
-        modules, arguments = take_words(arguments, "--import")
-        workers, arguments = take_words(arguments, "--workers")
+        _said, arguments = take_options(sys.argv[1:])
         name_modules(typed_modules(arguments))
-        import_modules(modules)
+        import_modules(_said.modules)
         config = parse(config_class, arguments, "\n".join(about))
         distributed.check_launcher()
-        if workers:
-            distributed.made = required("engines", "--workers").workers(workers[-1])
-        config = look_up(config, may_be_missing=_dry_run)
+        if _said.workers:
+            distributed.made = required("engines", "--workers").workers(_said.workers[-1])
+        config = look_up(config, may_be_missing=_said.dry_run)
         alone = False
         _listen_to_signals()
         _work(main, config)
@@ -171,20 +168,18 @@ def _work(main: Callable[[Config], Any], config: Config) -> None:
         ) from end
 
 
-_dry_run = False
+_said, _ = take_options([])
+"""What the command says beside its settings: see `QUESTIONS`."""
 
 
 def is_dry_run() -> bool:
-    """Whether the command asked for an estimate only: see `QUESTIONS`."""
-    return _dry_run
-
-
-_inexact = False
+    """Whether the command asked for an estimate only."""
+    return _said.dry_run
 
 
 def refuse_unless_inexact(problem: str) -> None:
     """Raises `DataError`, or warns where the command says that it is to go on all the same."""
-    if not _inexact:
+    if not _said.inexact:
         raise DataError(f"{problem}; or add --inexact on the command line to go on all the same")
     log.warning("%s: goes on all the same", problem)
 
@@ -285,7 +280,7 @@ def provenance() -> dict[str, Any]:
 
     return {
         "git_commit": _git_commit(),
-        "versions": dict(_versions()),
+        "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES},
         "threads": torch.get_num_threads(),
         "world_size": distributed.world_size(),
     }
@@ -306,11 +301,6 @@ def describe_environment() -> dict[str, Any]:
         "num_devices": torch.cuda.device_count(),
         "variables": {k: os.environ[k] for k in RECORDED_VARIABLES if k in os.environ},
     }
-
-
-@functools.cache
-def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in RECORDED_PACKAGES}
 
 
 @functools.cache
