@@ -17,31 +17,25 @@ from typing import Annotated, Any
 
 @dataclass(frozen=True)
 class Bound:
-    """Between what a number, or each number of a sequence, must lie; a limit of None is none."""
+    """Between what a number, or each number of a sequence, must lie."""
 
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
-    below: float | None = None
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
 
     def holds(self, value: float) -> bool:
         """Whether a number lies within; what is not finite does not."""
-        return (
-            -math.inf < value < math.inf
-            and (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        )
+        return self.at_least <= value <= self.at_most and self.above < value < self.below
 
     def __repr__(self) -> str:
-        low = self.at_least if self.above is None else self.above
-        high = self.at_most if self.below is None else self.below
-        if low is None:
-            return f"at most {high}" if self.below is None else f"a number below {high}"
-        if high is None:
-            return f"at least {low}" if self.above is None else f"a number above {low}"
-        left, right = "(" if self.above is not None else "[", ")" if self.below is not None else "]"
+        low, high = max(self.at_least, self.above), min(self.at_most, self.below)
+        excludes_low, excludes_high = self.above > -math.inf, self.below < math.inf
+        if low == -math.inf:
+            return f"a number below {high}" if excludes_high else f"at most {high}"
+        if high == math.inf:
+            return f"a number above {low}" if excludes_low else f"at least {low}"
+        left, right = "(" if excludes_low else "[", ")" if excludes_high else "]"
         return f"a number in {left}{low}, {high}{right}"
 
 

@@ -88,8 +88,7 @@ def with_tunables(config: Config, values: Mapping[str, float]) -> Config:
         if name not in known:
             raise ConfigError(f"{name}: no such tunable; there are {', '.join(known)}")
         wanted = known[name]
-        outside = not wanted.low <= value <= wanted.high
-        if outside or (wanted.integer and value != int(value)):
+        if not wanted.low <= value <= wanted.high or value != wanted.clip(value):
             kind = "a whole number" if wanted.integer else "a number"
             raise ConfigError(
                 f"{name}: expected {kind} in [{wanted.low}, {wanted.high}], got {value!r}"

@@ -6,14 +6,7 @@ import sys
 from os.path import abspath, basename, dirname, join, splitext
 
 AT_ONCE = (signal.SIGTERM, signal.SIGINT)
-STOPPING = (
-    *AT_ONCE,
-    *(
-        getattr(signal, name)  # Windows has none of them
-        for name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
-        if hasattr(signal, name)
-    ),
-)
+STOPPING = (*AT_ONCE, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 """Signals that a process saves after: besides Ctrl-C and SIGTERM that of a terminal that closes,
 and those by which schedulers warn of a time limit. The first two, said again, end it at once."""
 _PACKAGE = dirname(dirname(abspath(__file__)))
