@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lactchain import plugins
 from lactchain.config.settings import EnvironmentConfig, known_fields
@@ -27,13 +27,18 @@ from lactchain.data.preferences import read_pairs
 from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.registry import module_of, not_imported
-from lactchain.errors import ConfigError, LactChainError
+from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.inspection.pictures import Picture
 from lactchain.runs.folder import is_locked
 from lactchain.runs.run import read_metrics, read_summary
 from lactchain.storage.files import check_types, read_json_lines
 from lactchain.storage.manifests import RUN_FILE, is_run, read_run_file
+from lactchain.storage.results import result_of
 from lactchain.types import PreferencePair, Trajectory
+
+if TYPE_CHECKING:
+    from lactchain.models.actor import LanguageActor
+    from lactchain.models.critic import EmbeddingCritic
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +47,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RunView:
-    """What one run folder holds. Everything is read once, at first use."""
+    """What one run folder holds, and the models in it. Files are read once, at first use.
+
+    The rounds of a pipeline are counted from 1; 0 is what stood before the first one.
+    """
 
     directory: Path
 
@@ -77,8 +85,9 @@ class RunView:
 
     @cached_property
     def pairs(self) -> list[PreferencePair]:
-        """The preference pairs in `pairs/`."""
-        return self._read_rows("pairs", read_pairs)
+        """The preference pairs in `pairs/`; of a pipeline those of all rounds, one by one."""
+        of_rounds = [pair for stage in self.stages.values() for pair in stage.pairs]
+        return of_rounds or self._read_rows("pairs", read_pairs)
 
     @cached_property
     def pairs_after(self) -> dict[int, tuple[float, float]]:
@@ -211,6 +220,37 @@ class RunView:
     def frames(self) -> dict[str, Any]:
         """The tables that the explorer shows, as pandas data frames by their names."""
         return plugins.required("frames", "frames")(self)
+
+    def actor(self, number: int | None = None, **changes: Any) -> LanguageActor:
+        """The actor that the run made, or the one that stood after a round of it.
+
+        Args:
+            number: of the round; None: that of the result.
+            changes: fields of `GuidedActorConfig` that shall differ, such as `temperature=0.0`.
+
+        Raises:
+            DataError: there is none, it is damaged, or it was given to the run.
+        """
+        from lactchain.models.actor import LanguageActor
+
+        stage = "warm_start" if number == 0 else f"round_{number}/simpo"
+        return LanguageActor.load(self._result("actor", number, stage), **changes)
+
+    def critic(self, number: int | None = None) -> EmbeddingCritic:
+        """The critic of the run, or that of a round; `DataError` as for the actor."""
+        from lactchain.models.critic import EmbeddingCritic
+
+        return EmbeddingCritic.load(self._result("critic", number, f"round_{number}/critic"))
+
+    def _result(self, name: str, number: int | None, stage: str) -> Path:
+        """The folder of a result of the run, or of a stage of a round."""
+        folder = self.directory if number is None else self.directory / stage
+        if number is not None and not folder.is_dir():
+            raise DataError(
+                f"round: expected one of {self.directory} that made such a model, got {number};"
+                " what was given to a run lies where it was"
+            )
+        return result_of(folder, name)
 
     def _read(self, name: str, read: Callable[[Path], Result]) -> Result | None:
         """What is in a file; None where there is none."""

@@ -130,8 +130,9 @@ def _reward(row: Row, view: RunView) -> float | None:
 
 def _pairs(view: RunView, states: States, ways: Ways, run: int = 0) -> Iterator[Row]:
     for name, part in view.parts.items():
-        by_return = all(pair.chosen_value == pair.chosen_return for pair in part.pairs)
-        for number, pair in enumerate(part.pairs):
+        pairs = [] if part.stages else part.pairs  # a pipeline has those of its stages
+        by_return = all(pair.chosen_value == pair.chosen_return for pair in pairs)
+        for number, pair in enumerate(pairs):
             after = part.pairs_after.get(number, (None, None))
             yield {
                 **vars(pair),
