@@ -15,7 +15,7 @@ import torch
 
 from lactchain.errors import DataError
 from lactchain.storage.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
-from lactchain.storage.files import atomic_write, disk_errors, make_folder, read_json
+from lactchain.storage.files import atomic_write, make_folder, read_json
 from lactchain.storage.manifests import MANIFEST, read_manifest, write_manifest
 
 ARRAYS, VALUES = "state.safetensors", "state.json"
@@ -81,8 +81,7 @@ def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, An
     Raises:
         DiskError: the folder cannot be written.
     """
-    with disk_errors(directory):
-        make_folder(directory)
+    make_folder(directory)
     arrays: dict[str, np.ndarray] = {}
     values = _take_arrays(state, "", arrays)
     atomic_write(directory / ARRAYS, safetensors.numpy.save(arrays))

@@ -33,7 +33,7 @@ from lactchain.errors import DataError, Interrupted
 from lactchain.runs import distributed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.progress import under_way
-from lactchain.storage.files import disk_errors, make_folder
+from lactchain.storage.files import make_folder
 from lactchain.storage.manifests import (
     manifest_beside,
     read_manifest,
@@ -77,8 +77,7 @@ def write_table(
         write_page_checksum=True,
         store_schema=False,
     )
-    with disk_errors(path):
-        make_folder(Path(path).parent)
+    make_folder(Path(path).parent)
     about = {"kind": kind, "version": version, **(facts or {})}
     write_with_manifest(path, buffer.getvalue(), about)
 
@@ -298,8 +297,7 @@ def work_through(
     Raises:
         Interrupted: a signal asked to stop; the finished shards are kept.
     """
-    with disk_errors(folder):
-        make_folder(folder)
+    make_folder(folder)
     parts = [work[i : i + shard_size] for i in range(0, len(work), shard_size)]
     count = len(parts)
     paths = [folder / f"{i:05d}-of-{count:05d}.parquet" for i in range(count)]

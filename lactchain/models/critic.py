@@ -27,9 +27,9 @@ from lactchain.models.weights import (
     read_model_json,
     read_tensors,
     resolve_weights,
-    verify_manifest_if_any,
 )
 from lactchain.storage.files import check_types, read_versioned_json
+from lactchain.storage.manifests import verify_manifest_if_any
 
 log = logging.getLogger(__name__)
 

@@ -33,9 +33,8 @@ from lactchain.models.weights import (
     mend,
     read_model_json,
     resolve_weights,
-    verify_manifest_if_any,
 )
-from lactchain.storage.manifests import verify_listed
+from lactchain.storage.manifests import verify_listed, verify_manifest_if_any
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,6 @@ from lactchain.config.shipped import settings as shipped_settings
 from lactchain.config.yaml_texts import load
 from lactchain.errors import DataError
 from lactchain.storage.files import read_json
-from lactchain.storage.manifests import MANIFEST, run_around, verify_manifest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,12 +131,6 @@ def check_weights(path: Path) -> dict[str, Path]:
             raise DataError(f"{file}: {told}; {mend(path)}")
         found |= dict.fromkeys(kinds, file)
     return found
-
-
-def verify_manifest_if_any(path: Path) -> None:
-    """Raises `DataError` if a folder is not as its manifest says; most models have none."""
-    if (path / MANIFEST).is_file() or run_around(path):
-        verify_manifest(path)
 
 
 def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:

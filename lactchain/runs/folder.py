@@ -27,6 +27,7 @@ from lactchain.runs.progress import nothing_under_way
 from lactchain.storage.files import (
     atomic_write,
     disk_errors,
+    files_below,
     make_folder,
     take_sample,
     to_json,
@@ -121,7 +122,7 @@ def _run_in(directory: Path) -> dict[str, Any]:
     """What is known of the run in a folder; nothing where the folder is empty."""
     if is_run(directory):
         return {"config": {}} | read_run_file(directory)
-    found = {path.relative_to(directory).parts[0] for path in _files(directory)} - {"lock"}
+    found = {path.relative_to(directory).parts[0] for path in files_below(directory)} - {"lock"}
     if not found:
         return {}
     if "config.yaml" not in found:
@@ -205,13 +206,7 @@ def has_produced(directory: Path) -> bool:
 
     Folders are not counted, nor hidden files.
     """
-    return any(path.name not in (*_ABOUT, "lock") for path in _files(directory))
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    """What lies in a folder and below it, but for hidden files."""
-    found = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
-    return (path for path in found if path.name[0] != ".")
+    return any(path.name not in (*_ABOUT, "lock") for path in files_below(directory))
 
 
 def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -263,12 +258,12 @@ def _places(config: Any, prefix: str) -> Iterator[tuple[str, Path]]:
 def _checksums(path: Path) -> dict[str, str]:
     """A checksum of each file; not of hidden ones and of a card, which nobody reads."""
     found = {}
-    for file in [path] if path.is_file() else sorted(path.rglob("*")):
-        name = Path(file.name) if file == path else file.relative_to(path)
-        if file.is_file() and name.name != CARD and not re.search(r"(^|/)\.", name.as_posix()):
+    for file in [path] if path.is_file() else files_below(path):
+        if file.is_file() and file.name != CARD:
             digest = hashlib.sha256()
             take_sample(digest, file)
-            found[name.as_posix()] = digest.hexdigest()
+            name = file.name if file == path else file.relative_to(path).as_posix()
+            found[name] = digest.hexdigest()
     return found
 
 

@@ -108,13 +108,23 @@ def stand_for(link: Path, target: str | None) -> None:
 def make_folder(path: str | Path) -> None:
     """Makes a folder, and those above it that are missing; their names have reached the disk."""
     path = Path(path)
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise DiskError(f"{path}: could not be written, a file is in its way; move that") from error
-    for folder in missing:
-        sync_folder(folder.parent)
+    with disk_errors(path):
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            told = f"{path}: could not be written, a file is in its way; move that"
+            raise DiskError(told) from error
+        for folder in missing:
+            sync_folder(folder.parent)
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """What lies in a folder and below it, by name, but for folders and what is hidden."""
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if not is_hidden and (path.is_symlink() or not path.is_dir()):
+            yield path
 
 
 def size_of(folder: Path) -> int:

@@ -26,6 +26,7 @@ from lactchain.storage.files import (
     atomic_write,
     content_of,
     disk_errors,
+    files_below,
     read_sealed,
     sha256,
     sync_file,
@@ -133,12 +134,18 @@ def verify_manifest(directory: str | Path) -> dict[str, Any]:
     return manifest
 
 
+def verify_manifest_if_any(path: Path) -> None:
+    """Raises `DataError` if a folder is not as its manifest says; most models have none."""
+    if (path / MANIFEST).is_file() or run_around(path):
+        verify_manifest(path)
+
+
 def verify_listed(file: Path) -> None:
-    """Checks one file of a directory whose manifest, if any, may list it."""
+    """Raises `DataError` if the manifest beside a file lists it otherwise than it is."""
     manifest = file.parent / MANIFEST
-    files = read_manifest(manifest)["files"] if manifest.is_file() else {}
-    if file.name in files:
-        _verify_file(file, files[file.name])
+    listed = read_manifest(manifest)["files"] if manifest.is_file() else {}
+    if file.name in listed:
+        _verify_file(file, listed[file.name])
 
 
 def write_with_manifest(path: str | Path, content: bytes, extra: Mapping[str, Any]) -> None:
@@ -162,17 +169,22 @@ def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
     return content, manifest, describe(content).items() <= manifest.items()
 
 
-def verify_if_described(path: str | Path, mend: str) -> None:
-    """Raises `DataError` if a file of a run is not as the manifest beside it says, or has none.
+def verify_if_described(path: str | Path, mend: str) -> dict[str, Any]:
+    """The manifest beside a file; nothing where there is none, as may be outside of runs.
 
-    Outside of runs a file may be without; `mend` tells how to come by another file.
+    Raises:
+        DataError: the file is not as it says, or one of a run has none; `mend` tells how to come by
+            another file.
     """
     beside = manifest_beside(path)
     if beside.is_file():
-        if not read_with_manifest(path)[2]:
+        _, manifest, is_intact = read_with_manifest(path)
+        if not is_intact:
             raise DataError(f"{path}: damaged; {mend}")
-    elif Path(path).is_file() and run_around(path):
+        return manifest
+    if Path(path).is_file() and run_around(path):
         raise DataError(f"{beside}: missing, nothing vouches for {Path(path).name}; {mend}")
+    return {}
 
 
 def manifest_beside(path: str | Path) -> Path:
@@ -230,13 +242,8 @@ def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:
 
 def _files(directory: Path) -> list[Path]:
     """The plain files below a directory but manifest, card and hidden ones; links are refused."""
-    paths = [
-        path
-        for path in sorted(directory.rglob("*"))
-        if not any(part.startswith(".") for part in path.relative_to(directory).parts)
-    ]
+    paths = [*files_below(directory)]
     for path in paths:
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        if path.is_symlink() or not path.is_file():
             raise DataError(f"{path}: expected a plain file, got a link or special file")
-    described = {directory / MANIFEST, directory / CARD}
-    return [path for path in paths if path.is_file() and path not in described]
+    return [path for path in paths if path not in (directory / MANIFEST, directory / CARD)]

@@ -16,7 +16,7 @@ from lactchain.runs import distributed
 from lactchain.runs.process import refuse_unless_inexact
 from lactchain.storage.checkpoints import latest_checkpoint
 from lactchain.storage.files import disk_errors
-from lactchain.storage.manifests import verify_manifest, write_manifest
+from lactchain.storage.manifests import MANIFEST, read_manifest, write_manifest
 from lactchain.trainers.guards import GuardedTrainer, readable_state
 
 NEVER = 10**9
@@ -180,7 +180,7 @@ def train(trainer: GuardedTrainer) -> None:
     if checkpoint is None:
         trainer.run.truncate_metrics(0)
     else:
-        recorded = verify_manifest(checkpoint)
+        recorded = read_manifest(checkpoint / MANIFEST)
         _check_conditions(trainer, checkpoint, recorded)
         trainer.parent_checkpoint = checkpoint.name
         with readable_state(checkpoint):

@@ -24,8 +24,9 @@ from lactchain.models.families import additive_mask, check_family
 from lactchain.models.headed import HeadedModel, at_stored_precision, in_float32, is_adapted
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating, put
-from lactchain.models.weights import read_tensors, verify_manifest_if_any
+from lactchain.models.weights import read_tensors
 from lactchain.storage.files import read_versioned_json
+from lactchain.storage.manifests import verify_manifest_if_any
 from lactchain_extras.token_values.trees import seen_in_tree
 
 
