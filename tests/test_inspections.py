@@ -213,7 +213,7 @@ def test_many_start_states_are_sampled_the_same_in_all_rounds(pipeline, tmp_path
     )
     run = tmp_path / "run"
     shutil.copytree(folder, run, symlinks=True)
-    recorder, whole = Recorder(config, Run(run, "x", None)), inspected(pipeline, 1)
+    recorder, whole = Recorder(config, Run(run, {"run_id": "x"}, None)), inspected(pipeline, 1)
     actor = replace(config.actor, model=f"{run}/base/actor")
     for number in ROUNDS:
         shutil.rmtree(run / f"round_{number}/inspection")
@@ -251,7 +251,7 @@ def record(weights, folder, world):
         evaluate_actor(settings, run)
     critic = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"), gamma=GAMMA))
     critic.save(folder / "critic")
-    recorder = Recorder(config, Run(folder / "run", "x", None))
+    recorder = Recorder(config, Run(folder / "run", {"run_id": "x"}, None))
     recorder.record(0, config.actor, str(folder / "critic"))
     return read_inspection(folder / "run/round_0/inspection")
 

@@ -150,7 +150,7 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
     model = ValueModel.load(trained["mc"] / "values")
     episodes = read_trajectories(folder / "trajectories")
     whole = read_inspection(trained["mc"] / "token_values").decisions.to_pylist()
-    record_token_values(Run(tmp_path, "x", None), model, template_of(model), episodes)
+    record_token_values(Run(tmp_path, {"run_id": "x"}, None), model, template_of(model), episodes)
     rows = read_inspection(tmp_path / "token_values").decisions.to_pylist()
     assert len(whole) > len(rows) == sum(min(3, len(one)) for one in telling(episodes).trajectories)
     q_of = {(row["episode"], row["decision"]): row["q"] for row in whole}

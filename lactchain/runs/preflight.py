@@ -72,7 +72,8 @@ def _found(config: Any, prefix: str, is_read: Callable[[str, Any], bool]) -> Any
             changes[name] = _found(value, f"{key}.", is_read)
         elif name in READ and is_read(key, value):
             try:
-                _refuse_devices(value)
+                if os.path.exists(value) and not (os.path.isfile(value) or os.path.isdir(value)):
+                    raise DataError(f"{value}: expected a file or a folder, got a pipe or device")
                 if name in RESULTS:
                     changes[name] = str(result_of(value, RESULTS[name]))
                 elif name == "data" and not Path(value).exists():
@@ -83,11 +84,6 @@ def _found(config: Any, prefix: str, is_read: Callable[[str, Any], bool]) -> Any
             except DataError as error:
                 raise DataError(f"{key}: {error}") from error
     return replace(config, **changes) if changes else config
-
-
-def _refuse_devices(place: str) -> None:
-    if os.path.exists(place) and not (os.path.isfile(place) or os.path.isdir(place)):
-        raise DataError(f"{place}: expected a file or a folder, got a pipe or device")
 
 
 def _model(config: PlayerConfig | CriticConfig, prefix: str) -> dict[str, str]:

@@ -312,7 +312,6 @@ def _git_commit() -> str | None:
     root = Path(__file__).parents[2]
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
-    git = ("git", "-C", str(root))
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-    changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True)
-    return f"{head.stdout.strip()}{'+' if changed.returncode else ''}" if head.stdout else None
+    described = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+"]
+    git = subprocess.run(["git", "-C", str(root), *described], capture_output=True, text=True)
+    return git.stdout.strip() or None

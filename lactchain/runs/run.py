@@ -34,8 +34,6 @@ from lactchain.storage.files import (
 from lactchain.storage.manifests import (
     describe,
     is_run,
-    manifest_beside,
-    read_manifest,
     read_run_file,
     verify_if_described,
     write_run_file,
@@ -61,18 +59,12 @@ class Run(AbstractContextManager["Run"]):
         keeps_checkpoints: whether those in it stay when it is finished.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        run_id: str,
-        lock: IO[str] | None,
-        before: Mapping[str, float] | None = None,
-    ) -> None:
+    def __init__(self, directory: Path, about: Mapping[str, Any], lock: IO[str] | None) -> None:
         self.directory = directory
-        self.id = run_id
+        self.id = about["run_id"]
         self.keeps_checkpoints = True
         self._lock = lock
-        self._before = before or {}
+        self._before = about.get("worked", {})
         self._began = time.perf_counter(), _cpu_seconds()
         self._noted = self._began[0]
 
@@ -117,7 +109,7 @@ class Run(AbstractContextManager["Run"]):
                 f"{directory.absolute()}: not all processes see what rank 0 writes there; expected "
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
-        run = cls(directory, found["run_id"], lock, found.get("worked", {}))
+        run = cls(directory, found, lock)
         if run.finished and nothing_under_way():
             log.info("%s: finished, see summary.json in it", directory)
         return run
@@ -155,8 +147,7 @@ class Run(AbstractContextManager["Run"]):
     def path(self, name: str) -> Path:
         """Where a file or folder of this run is; the folder that holds it is made."""
         path = self.directory / name
-        with disk_errors(path):
-            make_folder(path.parent)
+        make_folder(path.parent)
         return path
 
     @property
@@ -200,11 +191,8 @@ class Run(AbstractContextManager["Run"]):
         folder = self.directory / "checkpoints"
         if not folder.is_dir() or folder.is_symlink():
             return
-        if self.keeps_checkpoints:
-            prune_checkpoints(folder)
-            return
-        prune_checkpoints(folder, keep=0)
-        with suppress(OSError):  # what somebody else has put there stays
+        prune_checkpoints(folder, keep=2 if self.keeps_checkpoints else 0)
+        with suppress(OSError):  # what is kept, or what somebody else has put there, stays
             folder.rmdir()
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -298,10 +286,8 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
         DataError: it, or what the run told on the way (`TOLD`), is not as it was then.
     """
     path = run_dir / "summary.json"
-    verify_if_described(path, "remove it and give the same command to finish again")
-    described = manifest_beside(path)
-    beside = read_manifest(described).get("beside", {}) if described.is_file() else {}
-    for name, description in beside.items():
+    manifest = verify_if_described(path, "remove it and give the same command to finish again")
+    for name, description in manifest.get("beside", {}).items():
         file = run_dir / name
         if not file.is_file() or describe(file.read_bytes()) != description:
             raise DataError(
