@@ -51,9 +51,12 @@ class Step:
     _last: float = field(default_factory=time.monotonic)
 
     def at(self, done: float) -> None:
-        """So much is done now."""
+        """So much is done now, which a log is told now and then."""
+        global _told
         self.done, self._last = done, time.monotonic()
-        _tell_log(self._last)
+        if self._last - _told >= SECONDS_BETWEEN_LINES and _steps and not is_watched():
+            _told = self._last
+            console.print(plain(live_line()), soft_wrap=True)
 
     def resumed(self, done: float) -> None:
         """So much was done before, so that it tells nothing of how long the rest takes."""
@@ -109,13 +112,6 @@ def live_line() -> str:
     known = [(step, seconds) for step in _steps if (seconds := step.seconds_left()) is not None]
     times = [f"{'at most' if s.most else 'about'} {_said(seconds)} left" for s, seconds in known]
     return " · ".join([*map(str, steps), *notes, *times[:1]])
-
-
-def _tell_log(now: float) -> None:
-    global _told
-    if now - _told >= SECONDS_BETWEEN_LINES and _steps and not is_watched():
-        _told = now
-        console.print(plain(live_line()), soft_wrap=True)
 
 
 def is_watched() -> bool:

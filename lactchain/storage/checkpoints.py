@@ -16,8 +16,6 @@ from lactchain.errors import ConfigError, DataError
 from lactchain.storage.files import disk_errors
 from lactchain.storage.manifests import MANIFEST, misplacement, read_manifest, verify_manifest
 
-_CHECKPOINT = re.compile(r"checkpoint-\d+")
-
 log = logging.getLogger(__name__)
 
 
@@ -68,8 +66,8 @@ def clear_place(path: Path) -> None:
 
 
 def _newest_first(directory: str | Path) -> list[Path]:
-    found = [p for p in Path(directory).glob("checkpoint-*") if p.is_dir()]
-    found = [path for path in found if _CHECKPOINT.fullmatch(path.name)]
+    folders = (path for path in Path(directory).glob("checkpoint-*") if path.is_dir())
+    found = [path for path in folders if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True)
 
 
