@@ -130,7 +130,8 @@ def _reward(row: Row, view: RunView) -> float | None:
 
 def _pairs(view: RunView, states: States, ways: Ways, run: int = 0) -> Iterator[Row]:
     for name, part in view.parts.items():
-        pairs = [] if part.stages else part.pairs  # a pipeline has those of its stages
+        of_stages = any(stage.pairs for stage in part.stages.values())  # which tell of them
+        pairs = [] if of_stages else part.pairs
         by_return = all(pair.chosen_value == pair.chosen_return for pair in pairs)
         for number, pair in enumerate(pairs):
             after = part.pairs_after.get(number, (None, None))
