@@ -46,6 +46,8 @@ FIRST = {"report": "--run_dir", "doctor": "--url", "panel": "--environment.id"}
 """The option that a command's first word is of; else it is a configuration."""
 MANY = {"compare": "--runs"}
 """The option that all first words are of."""
+QUICKSTART = ("--config", "tiny", "--run.run_dir", "runs/quickstart")
+"""What `quickstart` says to `run_pipeline`."""
 BEFORE = {
     "quickstart": """The whole recipe with tiny models on the 4x4 grid, on two processes of the CPU.
 
@@ -103,9 +105,10 @@ def run(name: str, arguments: Sequence[str]) -> None:
     """
     from lactchain.runs.process import launch
 
-    stage, arguments = (name, arguments) if name != "quickstart" else _recipe(arguments)
+    is_quickstart = name == "quickstart"
+    stage, given = ("run_pipeline", QUICKSTART) if is_quickstart else (name, ())
     file = script(stage)
-    sys.argv = [f"lactchain {name}", *arguments_of(stage, arguments)]
+    sys.argv = [f"lactchain {name}", *arguments_of(stage, [*given, *arguments])]
     # A script has a `main`, and the class of its settings.
     try:
         defined = runpy.run_path(str(file))
@@ -116,13 +119,8 @@ def run(name: str, arguments: Sequence[str]) -> None:
             f"{name}: it is a command of lactchain_extras, which is missing"
         ) from None
     (config_class,) = (value for key, value in defined.items() if key.endswith("Config"))
-    start = launch if name != "quickstart" or "RANK" in os.environ else _launch_two
+    start = _launch_two if is_quickstart and "RANK" not in os.environ else launch
     start(defined["main"], config_class, BEFORE.get(name, "") + usage(stage, defined["__doc__"]))
-
-
-def _recipe(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The script of the quickstart, and its arguments."""
-    return "run_pipeline", ["--config", "tiny", "--run.run_dir", "runs/quickstart", *arguments]
 
 
 def _launch_two(main: Callable, config_class: type, usage: str) -> None:
