@@ -29,7 +29,7 @@ _MODULES = {
     "environments.extractors": "Chain Rejection make_extractor",
     "environments.scripted": "Mixture OptimalChains RandomChains",
     "baselines.vector": "make_vector_env",
-    "worlds.gridworld": "GridWorld GridWorldVectorEnv",
+    "worlds.gridworld": "GridWorld",
     "models.actor": "LanguageActor",
     "models.critic": "EmbeddingCritic",
     "data.episodes": "Episode Region",

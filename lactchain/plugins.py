@@ -26,9 +26,9 @@ LactChain asks for these, and goes on without those that are not there:
   actor is guided (with `decoder`, `rank` and `record`), and `ValueModel.load(folder)`;
 - `vector_envs` has numpy batches of others' environments, by their Gymnasium ids.
 
-The group `lactchain.worlds` has functions that register Gymnasium ids, or the views of others'
-classes, and `lactchain.schemes` the worlds of other ecosystems by the scheme of their ids, each an
-`environments.registry.Scheme`.
+The group `lactchain.worlds` has functions that register Gymnasium ids, their batches, or views of
+others' classes, and `lactchain.schemes` the worlds of other ecosystems by the scheme of their ids,
+each an `environments.registry.Scheme`.
 """
 
 from functools import cache

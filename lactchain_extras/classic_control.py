@@ -20,7 +20,7 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from lactchain.worlds.gridworld import own_seeds
+from lactchain_extras.grid_batch import own_seeds
 
 Moved = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Next states (D, B), rewards (B,), and whether the next states are terminal (B,)."""

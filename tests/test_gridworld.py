@@ -1,4 +1,4 @@
-"""The grid world: its rules, and that its three views play one and the same dynamics."""
+"""The grid world: its rules, and that its views play one and the same dynamics."""
 
 from types import SimpleNamespace
 
@@ -7,12 +7,7 @@ import pytest
 
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments.language import LanguageEnv
-from lactchain.worlds.gridworld import (
-    ORIENTATIONS,
-    GridTables,
-    GridWorld,
-    GridWorldVectorEnv,
-)
+from lactchain.worlds.gridworld import ORIENTATIONS, GridTables, GridWorld
 
 FORWARD, LEFT = 0, 1
 UP, TO_RIGHT, DOWN, TO_LEFT = range(4)
@@ -99,9 +94,8 @@ def test_reaching_the_goal_terminates_and_the_time_limit_truncates():
     ],
 )
 def test_worlds_that_cannot_be_are_refused(kwargs, message):
-    for world in (GridWorld, GridWorldVectorEnv):
-        with pytest.raises(ValueError, match=message):
-            world(**kwargs)
+    with pytest.raises(ValueError, match=message):
+        GridWorld(**kwargs)
 
 
 def test_actions_and_states_that_do_not_exist_are_refused():
@@ -113,59 +107,8 @@ def test_actions_and_states_that_do_not_exist_are_refused():
     for options in (at(2, 2, 0), at(0, 0, 4), at(0, 0, -1), {"state": {"x": 1}}, {"state": 5}):
         with pytest.raises(ValueError, match="state: expected x, y"):
             world.reset(options=options)
-    batch = GridWorldVectorEnv(2)
-    for env in (world, batch):
-        with pytest.raises(ValueError, match="state: expected another cell than the goal's"):
-            env.reset(options=at(3, 3, 0))
-    batch.reset(seed=0)
-    with pytest.raises(ValueError, match=r"options: expected state, or none, got \['copy'\]"):
-        batch.reset(options={"copy": 1})
-    for actions in ([0, 2], [-1, 0], [0], [[0, 1]]):
-        with pytest.raises(ValueError, match="actions"):
-            batch.step(np.array(actions))
-
-
-@pytest.mark.parametrize("kwargs", WORLDS)
-def test_the_vector_view_equals_single_environments_bit_for_bit(kwargs):
-    """Random play, with many episode ends; copy i replays the single environment of copy i."""
-    num_envs = 7
-    batch = GridWorldVectorEnv(num_envs, **kwargs)
-    singles = [GridWorld(**kwargs) for _ in range(num_envs)]
-    observations, _ = batch.reset(seed=11)
-    for copy, world in enumerate(singles):
-        observation, _ = world.reset(seed=11, options={"copy": copy})
-        assert (observation == observations[copy]).all()
-    rng = np.random.default_rng(0)
-    for _ in range(300):
-        actions = rng.integers(batch.single_action_space.n, size=num_envs)
-        observations, rewards, terminated, truncated, infos = batch.step(actions)
-        for copy, world in enumerate(singles):
-            observation, *rest, info = world.step(int(actions[copy]))
-            assert rest == [rewards[copy], terminated[copy], truncated[copy]]
-            assert info["bumped"] == infos["bumped"][copy]
-            ended = rest[1] or rest[2]
-            if "final_obs" in infos:
-                assert (infos["final_obs"][copy] == observation).all()
-                assert infos["_final_obs"][copy] == ended
-            else:
-                assert not ended
-            if ended:
-                observation, _ = world.reset()
-            assert (observation == observations[copy]).all()
-            assert observation.dtype == observations.dtype
-
-
-def test_a_batch_begins_in_a_state_as_one_environment_does():
-    batch, single = GridWorldVectorEnv(3, max_steps=2), GridWorld(max_steps=2)
-    batch.reset(seed=1)
-    single.reset(seed=1, options={"copy": 1})
-    batch.step(np.zeros(3, dtype=np.int64))
-    observation, _ = single.reset(options=at(1, 2, DOWN))
-    assert (batch.reset(options=at(1, 2, DOWN))[0] == [observation] * 3).all()
-    one, many = single.step(LEFT), batch.step(np.full(3, LEFT))
-    assert (many[0] == [one[0]] * 3).all()
-    assert not many[3].any()  # the time limit counts from the reset
-    assert (batch.reset()[0][1] == single.reset()[0]).all()  # and the draws go on
+    with pytest.raises(ValueError, match="state: expected another cell than the goal's"):
+        world.reset(options=at(3, 3, 0))
 
 
 def test_a_fixed_start_is_where_episodes_begin_and_values_are_known_everywhere():
@@ -221,22 +164,6 @@ def test_an_episode_is_a_function_of_seed_copy_and_episode_number():
     assert (starts(3, 0) != starts(4, 0)).any()
     assert (starts(3, 1) != starts(4, 0)).any()  # not seed + copy
     assert (starts(3, 0) != starts(3, 1)).any()
-    batch = GridWorldVectorEnv(3)
-    assert (batch.reset(seed=5)[0] == batch.reset(seed=5)[0]).all()
-
-
-def test_starts_are_uniform_over_cells_orientations_and_goals():
-    batch = GridWorldVectorEnv(4800)
-    batch.reset(seed=0)
-    counts = np.zeros(len(batch.tables.terminal))
-    for _ in range(40):
-        batch.reset()
-        counts += np.bincount(batch.states, minlength=len(counts))
-    assert (counts[batch.tables.terminal] == 0).all()
-    counts = counts[~batch.tables.terminal]
-    assert len(counts) == 16 * 4 * 15
-    chi_squared = ((counts - 200) ** 2 / 200).sum()
-    assert abs(chi_squared - 959) < 4 * np.sqrt(2 * 959)
 
 
 def test_rendering_shows_agent_goal_and_walls():

@@ -9,12 +9,7 @@ import gymnasium
 
 from lactchain import plugins
 
-gymnasium.register(
-    "lactchain/GridWorld-v0",
-    entry_point="lactchain.worlds.gridworld:GridWorld",
-    vector_entry_point="lactchain.worlds.gridworld:GridWorldVectorEnv",
-)
-
+gymnasium.register("lactchain/GridWorld-v0", entry_point="lactchain.worlds.gridworld:GridWorld")
 gymnasium.register(
     "lactchain/Language-v0", entry_point="lactchain.environments.language:language_env"
 )
