@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, config_of, run_here
+from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, config_of
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
 from lactchain.config.settings import ActorConfig, RunConfig
@@ -21,6 +21,8 @@ from lactchain.models.tiny import build_tiny_tokenizer, mistral_config
 from lactchain.runs.run import Run
 from lactchain.search.evolution import Evolution, Individual
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
+from lactchain.stages import evaluate as evaluation
+from lactchain.stages import train_simpo
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.search import main as search
@@ -128,11 +130,13 @@ def language_search(weights, run_dir, lora=LORA):
 
 
 @contextmanager
-def species_of(config, stages=None, settings=None, folder=None):
-    """The species of a search, whose members are trained and evaluated by `stages`."""
-    with Run.open(folder or config.run.run_dir, config) as run:
-        space, settings = config.space, settings or config.evolution
-        yield LanguageSpecies(config.language, space, settings, run, stages or {})
+def species_of(config, train=None, evaluate=None, folder=None):
+    """The species of a search, whose members are trained and evaluated by these functions."""
+    run = Run.open(folder or config.run.run_dir, config)
+    with pytest.MonkeyPatch.context() as patch, run:
+        patch.setattr(train_simpo, "main", train)
+        patch.setattr(evaluation, "main", evaluate)
+        yield LanguageSpecies(config, run)
 
 
 def evaluated(stage, episode_return):
@@ -159,6 +163,7 @@ def test_a_champion_keeps_its_weights_when_no_other_has_them(elite, patience, we
     """As beside newcomers only, or where the elite of its generation is another one."""
     config = language_search(weights, run_dir)
     settings = replace(config.evolution, elite=elite, patience=patience, num_generations=4)
+    config = replace(config, evolution=settings)
     fitness = iter(range(100, 0, -1))
 
     def train(stage):
@@ -168,8 +173,7 @@ def test_a_champion_keeps_its_weights_when_no_other_has_them(elite, patience, we
         load_actor(stage.actor)
         return evaluated(stage, next(fitness))
 
-    stages = {"train": train, "evaluate": evaluate}
-    with species_of(config, stages, settings) as species:
+    with species_of(config, train, evaluate) as species:
         evolution = Evolution(species, settings)
         for _ in evolution:
             assert evolution.champion.id == 0
@@ -183,18 +187,19 @@ def test_the_checkpoint_before_the_last_one_keeps_its_weights(weights, run_dir):
     """The last one may be damaged."""
     config = language_search(weights, run_dir)
     settings = replace(config.evolution, num_generations=4)
+    config = replace(config, evolution=settings)
 
     def train(stage):
         load_actor(stage.actor)
         random_adapter(replace(stage.actor, adapter=None), f"{stage.run.run_dir}/actor")
 
-    stages = {"train": train, "evaluate": lambda stage: evaluated(stage, 1.0)}
-    with species_of(config, stages, settings) as species:
+    evaluate = lambda stage: evaluated(stage, 1.0)  # noqa: E731
+    with species_of(config, train, evaluate) as species:
         checkpoints, first = [], Evolution(species, settings)
         for _ in range(4):
             checkpoints.append(deepcopy(first.state_dict()))
             first.advance()
-    with species_of(config, stages, settings) as species:
+    with species_of(config, train, evaluate) as species:
         again = Evolution(species, settings)
         again.load_state_dict(checkpoints[-2])
         for _ in range(2):
@@ -222,7 +227,7 @@ def test_children_inherit_adapters_and_nothing_is_merged(weights, run_dir):
         trained.append(stage.actor)
         random_adapter(stage.actor, f"{stage.run.run_dir}/actor")
 
-    with species_of(config, {"train": train}) as species:
+    with species_of(config, train) as species:
         rng = np.random.default_rng(0)
         newcomers = [Individual(i, None, "newcomer", {}, *species.newcomer(i, rng)[:2])
                      for i in range(2)]  # fmt: skip
@@ -279,7 +284,7 @@ def test_members_are_judged_by_what_they_may_practise(weights, tmp_path):
             return evaluated(stage, 0.0) | figures
 
         folder = tmp_path / f"run{len(figures)}"
-        with species_of(config, {"evaluate": evaluate}, folder=folder) as species:
+        with species_of(config, evaluate=evaluate, folder=folder) as species:
             assert species.evaluate([member], 0) == [0.25]
 
 
@@ -292,9 +297,8 @@ def test_a_member_whose_round_fails_does_not_end_the_search(weights, run_dir, er
     def train(config):
         raise error("nothing was learnt")
 
-    stages = {"train": train, "evaluate": lambda stage: evaluated(stage, 0.25)}
     member = member_of(config, 5, given(weights))
-    with species_of(config, stages) as species:
+    with species_of(config, train, lambda stage: evaluated(stage, 0.25)) as species:
         assert species.train([member], 0) == [member.state]
         assert species.num_env_steps == 32 * PREFERENCES.num_candidates  # they were asked for
         np.testing.assert_equal(species.evaluate([member], 0), [fitness])
@@ -302,25 +306,27 @@ def test_a_member_whose_round_fails_does_not_end_the_search(weights, run_dir, er
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lora", [None, LORA])
-def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(weights, tmp_path, lora):
-    calls = []
+def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(
+    weights, tmp_path, lora, monkeypatch
+):
+    calls, train_one = [], train_simpo.main
 
     def train(config):
         calls.append(config)
         if len(calls) == cut_at:
             raise Stop
-        return run_here("train_simpo", config)
+        return train_one(config)
 
-    stages = {"train": train, "evaluate": lambda config: run_here("evaluate", config)}
+    monkeypatch.setattr(train_simpo, "main", train)
     cut_at = 0
-    whole = search(language_search(weights, tmp_path / "whole", lora), stages)
+    whole = search(language_search(weights, tmp_path / "whole", lora))
     tuned = [(c.training.learning_rate, c.loss) for c in calls]
     assert any(settings != tuned[0] for settings in tuned)
     calls, cut_at = [], 5
     with pytest.raises(Stop):
-        search(language_search(weights, tmp_path / "cut", lora), stages)
+        search(language_search(weights, tmp_path / "cut", lora))
     cut_at = 0
-    cut = search(language_search(weights, tmp_path / "cut", lora), stages)
+    cut = search(language_search(weights, tmp_path / "cut", lora))
     best = [
         ActorConfig(summary.pop("best/folder"), adapter=summary.pop("best/adapter"))
         for summary in (whole, cut)

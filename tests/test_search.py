@@ -12,17 +12,19 @@ from lactchain.baselines.evaluation import Evaluation
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.ppo import PPO
-from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig, WorldConfig
+from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig
+from lactchain.config.settings import RunConfig
 from lactchain.config.tunable import tunable_values, tunables
 from lactchain.search.agents import CERTIFYING_EPISODES, AgentSpecies, JoinedEnvs, join, take
-from lactchain.search.evolution import Child
 from lactchain.search.mutations import (
+    Child,
     draw_config,
     mutate_architecture,
     mutate_parameters,
     mutate_tunables,
 )
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
+from lactchain.stages.search import SearchConfig
 
 SMALL = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8, 6))
 SMALL_DQN = DQNConfig(
@@ -113,7 +115,7 @@ def test_no_two_uses_of_episodes_meet(monkeypatch):
     monkeypatch.setattr("lactchain.search.agents.evaluate_agent", evaluate)
     settings = EvolutionConfig(population_size=2, num_episodes=10)
     for seed in (0, 1):
-        species = AgentSpecies(SMALL, WorldConfig("CartPole-v1"), ALL, settings, seed)
+        species = AgentSpecies(SearchConfig(RunConfig(seed=seed), ppo=SMALL, evolution=settings))
         member = species.newcomer(0, np.random.default_rng(0))
         for generation in (0, 1, 999):
             species.evaluate([member], generation)

@@ -16,8 +16,9 @@ from lactchain.data.episodes import sampled_episodes
 from lactchain.environments.language import make_language_env
 from lactchain.functional.random_streams import derive_seed, env_seeds
 from lactchain.search.agents import AgentSpecies
-from lactchain.search.settings import EvolutionConfig, SpaceConfig
+from lactchain.search.settings import EvolutionConfig
 from lactchain.stages.rounds import Rounds
+from lactchain.stages.search import SearchConfig
 
 RUNS = range(5)
 
@@ -61,9 +62,8 @@ def test_every_member_is_judged_by_the_same_episodes_and_none_of_them_is_trained
 
 
 def test_members_of_searches_train_and_are_judged_apart():
-    world, settings = WorldConfig("CartPole-v1"), EvolutionConfig(population_size=5)
-    config = PPOConfig(num_envs=4)
-    species = [AgentSpecies(config, world, SpaceConfig(), settings, seed) for seed in RUNS]
+    config = SearchConfig(ppo=PPOConfig(num_envs=4), evolution=EvolutionConfig(population_size=5))
+    species = [AgentSpecies(replace(config, run=RunConfig(seed=seed))) for seed in RUNS]
     trained = [envs.observations for one in species for envs in one.envs]
     assert all_differ(map(beginnings, trained))
 

@@ -12,7 +12,7 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,14 @@ from gymnasium import spaces
 from lactchain.baselines.evaluation import evaluate_agent
 from lactchain.baselines.member_envs import MemberEnvs, Transition, spaces_of
 from lactchain.baselines.population import Population
-from lactchain.baselines.settings import WorldConfig, own_settings
+from lactchain.baselines.settings import own_settings
 from lactchain.baselines.training import AGENTS, save_agent
 from lactchain.errors import Interrupted
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.progress import under_way
-from lactchain.search import mutations
-from lactchain.search.evolution import Child, Individual, Species
-from lactchain.search.settings import EvolutionConfig, SpaceConfig
+from lactchain.search.evolution import Individual, Species
+from lactchain.search.mutations import MUTATIONS_OF_LEARNT, Child
 
 CERTIFYING_EPISODES = 50
 
@@ -45,30 +44,23 @@ class AgentSpecies(Species):
 
     stored = "num_env_steps", "envs"
 
-    def __init__(
-        self,
-        config: Any,
-        world: WorldConfig,
-        space: SpaceConfig,
-        settings: EvolutionConfig,
-        seed: int = 0,
-    ) -> None:
-        self.given, self.world, self.space, self.settings = config, world, space, settings
-        self.seed, self.kind, self.spaces = seed, AGENTS[type(config)], spaces_of(world)
-        self.num_env_steps = 0
-        seeds = [derive_seed(seed, "training", n) for n in range(settings.population_size)]
-        self.envs = [MemberEnvs(world.id, 1, config.num_envs, s, **world.kwargs) for s in seeds]
+    def __init__(self, config: Any, run: Any = None) -> None:
+        super().__init__(config)
+        self.world, self.seed = config.environment, config.run.seed
+        self.kind, self.spaces = AGENTS[type(self.given)], spaces_of(self.world)
+        places = range(self.settings.population_size)
+        seeds = [derive_seed(self.seed, "training", place) for place in places]
+        sizes, kwargs = (1, self.given.num_envs), self.world.kwargs
+        self.envs = [MemberEnvs(self.world.id, *sizes, seed, **kwargs) for seed in seeds]
 
     def close(self) -> None:
         """Closes the environments of all places."""
         for envs in self.envs:
             envs.close()
 
-    def newcomer(self, place: int, rng: np.random.Generator) -> Child:
-        """A member with fresh weights; see `EvolutionConfig.start` for its config."""
-        config, change = mutations.first_config(self.given, self.space, self.settings, place, rng)
-        population = self.kind([config], *self.spaces, seed=[self.seed, place])
-        return Child(config, take(population, 0), change)
+    def untrained(self, config: Any, place: int) -> dict[str, Any]:
+        """Fresh weights."""
+        return take(self.kind([config], *self.spaces, seed=[self.seed, place]), 0)
 
     def train(self, members: Sequence[Individual], generation: int) -> list[dict[str, Any]]:
         """Trains each member for a generation's steps at least, in as few batches as can be.
@@ -76,10 +68,8 @@ class AgentSpecies(Species):
         Raises:
             Interrupted: the process was asked to stop.
         """
-        num_steps, progress = (
-            self.settings.steps_per_generation,
-            generation / self.settings.num_generations,
-        )
+        num_steps = self.settings.steps_per_generation
+        progress = generation / self.settings.num_generations
         trained: dict[int, dict[str, Any]] = {}
         before = sum(envs.num_env_steps for envs in self.envs)
         for places, population in self._populations(members, [self.seed, generation]):
@@ -110,17 +100,12 @@ class AgentSpecies(Species):
         [fitness], _ = self._judge([member], CERTIFYING_EPISODES, seed)
         return fitness
 
-    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
+    def mutate_learnt(
+        self, kind: str, parent: Individual, rng: np.random.Generator
+    ) -> Child | None:
         """A mutant of any of the kinds."""
-        settings, config, learnt = self.settings.mutation, parent.config, parent.state
-        if kind == "hyper":
-            config, change = mutations.mutate_tunables(config, self.space, settings, rng)
-            return Child(config, learnt, change)
-        if kind == "activation":
-            return mutations.mutate_activation(config, learnt, rng)
-        if kind == "parameters":
-            return mutations.mutate_parameters(config, learnt, settings, rng)
-        return mutations.mutate_architecture(config, learnt, settings, rng)
+        mutate = MUTATIONS_OF_LEARNT[kind]
+        return mutate(parent.config, parent.state, self.settings.mutation, rng)
 
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
         """Writes the agent that the search would return now."""
@@ -143,19 +128,16 @@ class AgentSpecies(Species):
         """Mean returns, NaN for members whose gradients were not finite; and steps played."""
         returns, num_steps = np.zeros(len(members)), 0
         for places, population in self._populations(members, [0]):
-            evaluation = evaluate_agent(population, self.world, num_episodes, seed)
-            returns[places] = np.where(population.diverged, np.nan, evaluation.returns.mean(1))
-            num_steps += evaluation.num_env_steps
+            played = evaluate_agent(population, self.world, num_episodes, seed)
+            returns[places] = np.where(population.diverged, np.nan, played.returns.mean(1))
+            num_steps += played.num_env_steps
         return returns.tolist(), num_steps
 
 
 def take(population: Population, member: int) -> dict[str, Any]:
     """A copy of what one member has learnt; see above."""
-    state = population.state_dict()
-    parts = {
-        name: {key: _row(value, member) for key, value in part.items()}
-        for name, part in state["parts"].items()
-    }
+    state, row = population.state_dict(), slice(member, member + 1)
+    parts = _over_arrays(lambda array: array[row].copy(), state["parts"])
     shapes = {n: part.shapes for n, part in population.parts.items() if hasattr(part, "shapes")}
     return {"parts": parts, "shapes": shapes, "num_updates": state["num_updates"]}
 
@@ -171,11 +153,19 @@ def join(
     configs, states = zip(*((member.config, member.state) for member in members), strict=True)
     population = kind(configs, observation_space, action_space, seed)
     population.num_updates = states[0]["num_updates"]
+    joined = _over_arrays(lambda *rows: np.concatenate(rows), *(s["parts"] for s in states))
     for name, part in population.parts.items():
-        entries = [state["parts"][name] for state in states]
-        rows = {key: [entry[key] for entry in entries] for key in entries[0]}
-        part.load_state_dict({key: _joined(values) for key, values in rows.items()})
+        part.load_state_dict(joined[name])
     return population
+
+
+def _over_arrays(call: Callable[..., np.ndarray], first: Any, *others: Any) -> Any:
+    """What a call makes of arrays at the same place of nested mappings; other values as first."""
+    if isinstance(first, Mapping):
+        parts = ((name, [other[name] for other in others]) for name in first)
+        return {name: _over_arrays(call, first[name], *beside) for name, beside in parts}
+    is_array = isinstance(first, torch.Tensor | np.ndarray)
+    return call(*map(np.asarray, (first, *others))) if is_array else first
 
 
 def batches(members: Sequence[Any]) -> list[list[int]]:
@@ -213,14 +203,3 @@ class JoinedEnvs:
         steps = [m.step(row[None]) for m, row in zip(self.members, actions, strict=True)]
         columns = zip(*(vars(step).values() for step in steps), strict=True)
         return Transition(*map(np.concatenate, columns))
-
-
-def _row(value: Any, member: int) -> Any:
-    """A member's own copy (1, …) out of an array (P, …); a number is the same for all."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().numpy()
-    return value[member : member + 1].copy() if isinstance(value, np.ndarray) else value
-
-
-def _joined(values: Sequence[Any]) -> Any:
-    return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]

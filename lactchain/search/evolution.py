@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,23 +33,13 @@ from lactchain.config.tunable import tunable_values, with_values
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.progress import under_way
 from lactchain.runs.run import Run
+from lactchain.search.mutations import Change, Child, first_config, mutate_tunables
 from lactchain.search.settings import MUTATIONS, EvolutionConfig
 from lactchain.storage.files import append_json_lines, write_json_lines
 
 ELITE, NEWCOMER = "elite", "newcomer"
 SHAPE = "hidden", "activation"
 """What may differ between the configs of members beside tunables, where they have it."""
-
-Change = Mapping[str, Any]
-"""What changed: name → [before, after]."""
-
-
-class Child(NamedTuple):
-    """A new member before it has trained."""
-
-    config: Any
-    state: Any
-    change: Change
 
 
 @dataclass(frozen=True)
@@ -92,25 +82,43 @@ class Individual:
 class Species(Stored, ABC):
     """What evolves: how members come to be, learn, are judged and change.
 
-    What is stored is what the next generation depends on beside the members.
+    What is stored is what the next generation depends on beside the members. A state, of what a
+    member has learnt, is of arrays and what JSON can hold.
+
+    Args:
+        config: a `SearchConfig`.
 
     Attributes:
         given: what members' configs come from, by tunables, architecture and activation.
         num_env_steps: steps of training and of selecting evaluations.
     """
 
-    given: Any
-    num_env_steps: int
+    def __init__(self, config: Any) -> None:
+        self.given, self.space, self.settings = config.subject, config.space, config.evolution
+        self.num_env_steps = 0
 
-    @abstractmethod
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
-        """A member of the first generation; its state is of arrays and what JSON can hold."""
+        """A member without a parent; see `EvolutionConfig.start` for its config."""
+        config, change = first_config(self.given, self.space, self.settings, place, rng)
+        return Child(config, self.untrained(config, place), change)
+
+    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
+        """A mutant; None where there is nothing to change."""
+        if kind != "hyper":
+            return self.mutate_learnt(kind, parent, rng)
+        settings = self.settings.mutation
+        config, change = mutate_tunables(parent.config, self.space, settings, rng)
+        return Child(config, parent.state, change)
 
     def keep(self, members: Sequence[Individual]) -> None:  # noqa: B027  - most keep nothing
         """Told before each generation of all whose states are wanted yet; others may go."""
 
     def close(self) -> None:  # noqa: B027  - most hold nothing open
         """Told when no member will play any more."""
+
+    @abstractmethod
+    def untrained(self, config: Any, place: int) -> Any:
+        """The state of a newcomer."""
 
     @abstractmethod
     def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
@@ -125,8 +133,10 @@ class Species(Stored, ABC):
         """Mean return of one member over many fresh episodes, which are not counted."""
 
     @abstractmethod
-    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
-        """A mutant; None where there is nothing to change."""
+    def mutate_learnt(
+        self, kind: str, parent: Individual, rng: np.random.Generator
+    ) -> Child | None:
+        """A mutant of any kind but of tunables alone; None where there is nothing to change."""
 
     @abstractmethod
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:

@@ -15,17 +15,16 @@ being 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lactchain.baselines.networks import ACTIVATIONS, unflatten
 from lactchain.config.tunable import Tunable, tunable_values, tunables, with_tunables
 from lactchain.errors import ConfigError
-from lactchain.search.evolution import Change, Child
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 
 ATTEMPTS = 20
@@ -34,6 +33,17 @@ MOST_UNITS, MOST_LAYERS = 256, 3
 """Of the hidden layers that growth makes."""
 DEEPENABLE = {"relu": 0.0, "elu": 1.0}
 """Activations f with f(h + shift) = h + shift for all h that they can give, and the shift."""
+
+Change = Mapping[str, Any]
+"""What changed: name → [before, after]."""
+
+
+class Child(NamedTuple):
+    """A new member before it has trained."""
+
+    config: Any
+    state: Any
+    change: Change
 
 
 # --- configs --------------------------------------------------------------------------------------
@@ -142,7 +152,9 @@ def mutate_parameters(
     return Child(config, change_networks(learnt, disturb), {"noise": [0.0, settings.noise]})
 
 
-def mutate_activation(config: Any, learnt: dict[str, Any], rng: np.random.Generator) -> Child:
+def mutate_activation(
+    config: Any, learnt: dict[str, Any], settings: MutationConfig, rng: np.random.Generator
+) -> Child:
     """Another activation behind the same weights."""
     after = str(rng.choice([name for name in ACTIVATIONS if name != config.activation]))
     change = {"activation": [config.activation, after]}
@@ -178,23 +190,18 @@ def _resized(config: Any, grows: bool, rng: np.random.Generator) -> NewShape:
     hidden = list(config.hidden)
     least, most = (0, MOST_UNITS) if grows else (1, math.inf)
     place = int(rng.choice([p for p, width in enumerate(hidden) if least < width < most]))
-    before = hidden[place]
-    if grows:
-        hidden[place], seed = (
-            min(before + max(before // 2, 1), MOST_UNITS),
-            int(rng.integers(2**63)),
-        )
-    else:
-        hidden[place] -= max(before // 4, 1)
-    count, start = hidden[place], 2 * place
+    before, start = hidden[place], 2 * place
+    larger, smaller = min(before + max(before // 2, 1), MOST_UNITS), before - max(before // 4, 1)
+    hidden[place] = count = larger if grows else smaller
+    seed = int(rng.integers(2**63)) if grows else 0
 
     def resize(arrays: Arrays, moments: bool) -> Arrays:
         incoming, bias, outgoing = arrays[start : start + 3]
-        weight = _fitted(incoming, count, axis=1)
+        weight = _fitted(incoming, len(incoming), count)
         if grows and not moments:
             new = (len(weight), count - before)
             weight[:, before:] = _noise(new, 1.0, incoming, np.random.default_rng(seed))
-        resized = [weight, _fitted(bias, count, axis=1), _fitted(outgoing, count, axis=0)]
+        resized = [weight, _fitted(bias, 1, count), _fitted(outgoing, count, outgoing.shape[1])]
         return [*arrays[:start], *resized, *arrays[start + 3 :]]
 
     return tuple(hidden), resize
@@ -228,30 +235,27 @@ def _merged(config: Any, grows: bool, rng: np.random.Generator) -> NewShape:
     return config.hidden[:-1], merge
 
 
-def _fitted(array: np.ndarray, count: int, axis: int) -> np.ndarray:
-    """The first `count` rows (axis 0) or columns; zeros where there are none."""
-    missing = [(0, 0), (0, 0)]
-    missing[axis] = (0, max(count - array.shape[axis], 0))
-    return np.pad(array, missing).take(range(count), axis)
+def _fitted(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """So much of an array as there is; zeros where there is none."""
+    fitted, kept = np.zeros((rows, columns), array.dtype), array[:rows, :columns]
+    fitted[: len(kept), : kept.shape[1]] = kept
+    return fitted
 
 
 def change_networks(learnt: dict[str, Any], change: NetworkChange) -> dict[str, Any]:
     """The member with other networks, targets too; `learnt` (see `take`) is left as it is."""
-    parts, shapes = dict(learnt["parts"]), dict(learnt["shapes"])
+    parts, shapes = dict(learnt["parts"]), {}
     for name, layout in learnt["shapes"].items():
-        entries = dict(parts[name])
-        moments = "flat" not in entries
-        for key in ("mean", "square") if moments else ("flat",):
-            networks = {
-                network: [array[0] for array in arrays]
-                for network, arrays in unflatten(entries[key], layout).items()
-            }
-            # A single array, such as a log-deviation, is no network.
-            changed = {n: change(a, moments) if len(a) > 1 else a for n, a in networks.items()}
-            rows = [array.ravel() for arrays in changed.values() for array in arrays]
+        entries = parts[name] = dict(parts[name])
+        for key in entries.keys() & {"flat", "mean", "square"}:
+            networks = {}
+            for network, views in unflatten(entries[key], layout).items():
+                arrays = [view[0] for view in views]
+                # A single array, such as a log-deviation, is no network.
+                networks[network] = arrays if len(arrays) == 1 else change(arrays, key != "flat")
+            rows = [array.ravel() for arrays in networks.values() for array in arrays]
             entries[key] = np.concatenate(rows)[None]
-            shapes[name] = {n: [a.shape for a in arrays] for n, arrays in changed.items()}
-        parts[name] = entries
+            shapes[name] = {n: [a.shape for a in arrays] for n, arrays in networks.items()}
     return learnt | {"parts": parts, "shapes": shapes}
 
 
@@ -261,3 +265,10 @@ def _noise(
     """Noise whose deviation is `scale` root mean squares of an array."""
     size = float(np.sqrt(np.square(like).mean()))
     return (scale * size * rng.standard_normal(shape)).astype(like.dtype)
+
+
+MUTATIONS_OF_LEARNT = {
+    "architecture": mutate_architecture,
+    "parameters": mutate_parameters,
+    "activation": mutate_activation,
+}

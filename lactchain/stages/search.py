@@ -6,7 +6,6 @@ Writes RUN/lineage.jsonl, RUN/best/ and RUN/summary.json: see
 lactchain/search/evolution.py, which lists the departures from AgileRL too.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,15 +17,10 @@ from lactchain.runs import distributed
 from lactchain.runs.process import is_dry_run
 from lactchain.runs.run import Run
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
-from lactchain.stages import evaluate, train_simpo
+from lactchain.stages import train_simpo
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.stage_run import stage
 from lactchain.stages.train_simpo import TrainSimPOConfig
-
-Stages = Mapping[str, Callable[[Any], dict[str, Any]]]
-
-STAGES: Stages = {"train": train_simpo.main, "evaluate": evaluate.main}
-"""What language actors go through in a generation."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +75,8 @@ class SearchConfig:
 SUBJECTS = ("ppo", "dqn", "ddpg", "language")
 
 
-def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
+def main(config: SearchConfig) -> dict[str, Any]:
     """Searches, or goes on with a search; returns the best that was found.
-
-    Args:
-        stages: `train` and `evaluate` of language actors, from their configs to their summaries.
 
     Raises:
         ConfigError: a tunable is unknown or out of its range, the folder is another run's, or
@@ -101,23 +92,18 @@ def main(config: SearchConfig, stages: Stages = STAGES) -> dict[str, Any]:
         return train_simpo.main(config.language.train)
     with stage("Search", config, report=True) as begun:
         if begun.is_open:
-            begun.finish(search(config, begun.run, stages))
+            begun.finish(search(config, begun.run))
     return begun.summary
 
 
-def search(config: SearchConfig, run: Run, stages: Stages) -> dict[str, Any]:
+def search(config: SearchConfig, run: Run) -> dict[str, Any]:
     """What a config asks for."""
     from lactchain.search.agents import AgentSpecies
     from lactchain.search.evolution import evolve
     from lactchain.search.mutations import check_tunables
 
     check_tunables(config.subject, config.space.tunables)
-    space, settings = config.space, config.evolution
+    kind = AgentSpecies
     if config.language is not None:
-        species = plugins.required("language_species", "language")(
-            config.language, space, settings, run, stages
-        )
-    else:
-        world, seed = config.environment, config.run.seed
-        species = AgentSpecies(config.subject, world, space, settings, seed)
-    return evolve(config, run, species)
+        kind = plugins.required("language_species", "language")
+    return evolve(config, run, kind(config, run))

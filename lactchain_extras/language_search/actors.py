@@ -27,11 +27,10 @@ from lactchain.errors import CollapseError, NonFiniteError, NoPairsError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.models.loading import load_actor
 from lactchain.runs.run import Run
-from lactchain.search.evolution import Child, Individual, Species
-from lactchain.search.mutations import first_config, mutate_tunables
-from lactchain.search.settings import EvolutionConfig, SpaceConfig
+from lactchain.search.evolution import Individual, Species
+from lactchain.search.mutations import Child
+from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
-from lactchain.stages.search import LanguageConfig, Stages
 from lactchain.storage.results import ADAPTER_RECORD
 from lactchain_extras.language_search.growth import add_layer, add_mlp_units, disturb, write_model
 
@@ -46,36 +45,24 @@ class LanguageSpecies(Species):
     """Actors under selection. A state is `Weights`.
 
     Args:
-        config: how they train, and how they are judged.
-        space: what is drawn and mutated.
-        settings: sizes and rates.
+        config: the `SearchConfig`; its `language` says how they train, and how they are judged.
         run: the search's run; members live in a folder of it.
-        stages: `train` and `evaluate`, from a config to a summary.
     """
 
     stored = "num_env_steps", "kept"
 
-    def __init__(
-        self,
-        config: LanguageConfig,
-        space: SpaceConfig,
-        settings: EvolutionConfig,
-        run: Run,
-        stages: Stages,
-    ) -> None:
-        env = make_language_env(config.train.environment)
-        check_success_known(env, [config.fitness], "fitness")
-        self.config, self.space, self.settings, self.stages = config, space, settings, stages
-        self.given, self.run_settings = config.train, config.train.run
+    def __init__(self, config: Any, run: Run) -> None:
+        super().__init__(config)
+        self.judging, self.run_settings = config.language, self.given.run
+        env = make_language_env(self.given.environment)
+        check_success_known(env, [self.judging.fitness], "fitness")
         self.folder = run.path(MEMBERS)
-        self.num_env_steps = 0
         self.kept: list[str] = []
         self.failed: set[int] = set()
 
-    def newcomer(self, place: int, rng: np.random.Generator) -> Child:
-        """An actor with the given weights; see `EvolutionConfig.start` for its config."""
-        config, change = first_config(self.given, self.space, self.settings, place, rng)
-        return Child(config, {"model": config.actor.model, "adapter": None}, change)
+    def untrained(self, config: Any, place: int) -> Weights:
+        """The given weights."""
+        return {"model": config.actor.model, "adapter": None}
 
     def keep(self, members: Sequence[Individual]) -> None:
         """Removes the folders in which there are no weights of these.
@@ -106,12 +93,11 @@ class LanguageSpecies(Species):
         seed = derive_seed(self.run_settings.seed, "certifying") % 2**32
         return self._judge(member, f"{member.id}/certified", seed)
 
-    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
+    def mutate_learnt(
+        self, kind: str, parent: Individual, rng: np.random.Generator
+    ) -> Child | None:
         """A mutant; None for kinds that language models, or those with adapters, have not."""
-        settings, config, state = self.settings.mutation, parent.config, parent.state
-        if kind == "hyper":
-            config, change = mutate_tunables(config, self.space, settings, rng)
-            return Child(config, state, change)
+        settings, state = self.settings.mutation, parent.state
         if kind == "activation" or state["adapter"] is not None:
             return None
         seed = int(rng.integers(2**31))
@@ -125,7 +111,8 @@ class LanguageSpecies(Species):
             name = "num_hidden_layers" if is_deeper else "intermediate_size"
             change = {name: [getattr(m.config, name) for m in (model, mutant)]}
         write_model(mutant, actor, self.folder / f"{kind}-{seed}")
-        return Child(config, {"model": f"{MEMBERS}/{kind}-{seed}", "adapter": None}, change)
+        weights = {"model": f"{MEMBERS}/{kind}-{seed}", "adapter": None}
+        return Child(parent.config, weights, change)
 
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
         """Nothing to write: weights lie in their members' folders."""
@@ -144,7 +131,7 @@ class LanguageSpecies(Species):
             preferences = member.config.preferences
             self.num_env_steps += preferences.num_states * preferences.num_candidates
         try:
-            self.stages["train"](replace(member.config, run=run, actor=actor))
+            train_simpo.main(replace(member.config, run=run, actor=actor))
         except NoPairsError as error:
             log.warning("member %d stays as it is: %s", member.id, error)
             return state
@@ -173,9 +160,9 @@ class LanguageSpecies(Species):
             run=run,
             environment=self.given.environment,
             actor=greedy,
-            evaluation=self.config.evaluation,
+            evaluation=self.judging.evaluation,
         )
-        figures, fitness = self.stages["evaluate"](config), self.config.fitness
+        figures, fitness = evaluate.main(config), self.judging.fitness
         return figures.get(f"practised/{fitness}", figures[fitness])
 
     def _actor(self, state: Weights) -> ActorConfig:
