@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from lactchain.baselines.transitions import FIELDS, read_offline
+from lactchain.baselines.transitions import FIELDS, read_transitions
 from lactchain.errors import DataError
 from lactchain_extras.offline_data import (
     RecordedEpisode,
@@ -27,7 +27,7 @@ def dumped(**changes):
 
 def test_no_row_is_paired_with_another_episode(tmp_path, caplog):
     caplog.set_level("INFO")
-    data = read_offline(h5(tmp_path / "a.h5", **dumped()))
+    data = read_transitions(h5(tmp_path / "a.h5", **dumped()))
     assert data.observations.ravel().tolist() == [0, 1, 2, 3]
     assert data.next_observations[[0, 1, 3]].ravel().tolist() == [1, 2, 4]
     assert data.terminated.tolist() == [False, False, True, False]
@@ -57,7 +57,7 @@ def test_a_recorded_last_state_keeps_the_last_step_of_a_cut_episode():
 )
 def test_wrong_columns_are_named(tmp_path, change, said):
     with pytest.raises(DataError, match=f"a.h5.*{said}"):
-        read_offline(h5(tmp_path / "a.h5", **dumped(**change)))
+        read_transitions(h5(tmp_path / "a.h5", **dumped(**change)))
 
 
 def test_an_episode_that_does_not_fit_together_is_named():
@@ -71,9 +71,9 @@ def test_an_episode_that_does_not_fit_together_is_named():
 def test_what_is_no_hdf5_file_is_refused(tmp_path):
     (tmp_path / "a.h5").write_bytes(b"no")
     with pytest.raises(DataError, match="expected an HDF5 file"):
-        read_offline(tmp_path / "a.h5")
+        read_transitions(tmp_path / "a.h5")
     with pytest.raises(DataError, match="no such file"):
-        read_offline(tmp_path / "absent.h5")
+        read_transitions(tmp_path / "absent.h5")
 
 
 @pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None)")
@@ -102,7 +102,7 @@ def test_minari_files_are_read(tmp_path, monkeypatch):
         "test/cartpole-v0", buffers, observation_space=env.observation_space,
         action_space=env.action_space, data_format="arrow",
     )  # fmt: skip
-    data = read_offline(tmp_path / "test" / "cartpole-v0")
+    data = read_transitions(tmp_path / "test" / "cartpole-v0")
     assert len(data) == len(expected) and any(not b.terminations[-1] for b in buffers)
     for name, values in zip(FIELDS, zip(*expected, strict=True), strict=True):
         np.testing.assert_array_equal(getattr(data, name), np.array(values))
@@ -140,7 +140,7 @@ def test_observations_of_parts_or_texts_are_refused(observations):
 )
 def test_other_hdf5_files_are_one_line(tmp_path, columns):
     with pytest.raises(DataError, match="a.h5"):
-        read_offline(h5(tmp_path / "a.h5", **columns))
+        read_transitions(h5(tmp_path / "a.h5", **columns))
 
 
 def test_a_file_of_d3rlpy_1_is_read_as_one_of_today(tmp_path):
@@ -155,9 +155,9 @@ def test_a_file_of_d3rlpy_1_is_read_as_one_of_today(tmp_path):
         "discrete_action": True,
         "version": "1.0",
     }
-    one = read_offline(h5(tmp_path / "1.h5", **columns))
-    today = read_offline(h5(tmp_path / "2.h5", **dumped()))
+    one = read_transitions(h5(tmp_path / "1.h5", **columns))
+    today = read_transitions(h5(tmp_path / "2.h5", **dumped()))
     for name in FIELDS:
         np.testing.assert_array_equal(getattr(one, name), getattr(today, name))
     with pytest.raises(DataError, match="expected columns of one length"):
-        read_offline(h5(tmp_path / "3.h5", **(columns | {"rewards": np.ones(4)})))
+        read_transitions(h5(tmp_path / "3.h5", **(columns | {"rewards": np.ones(4)})))

@@ -14,7 +14,6 @@ from lactchain.baselines.transitions import (
     Minibatch,
     ReplayBuffer,
     TransitionData,
-    read_offline,
     read_transitions,
     write_transitions,
 )
@@ -103,7 +102,7 @@ def test_parquet_keeps_every_number_its_shape_and_its_type(dtype, tmp_path):
     content[len(content) // 3] ^= 1
     (tmp_path / "a.parquet").write_bytes(content)
     with pytest.raises(DataError, match="damaged"):
-        read_offline(tmp_path)
+        read_transitions(tmp_path)
 
 
 def two_of_four(num_states=3, num_rows=600):

@@ -34,8 +34,6 @@ from lactchain.functional.losses import cql_penalty, double_q_targets, regressio
 class QLearner(TransitionLearner):
     """Members that act by the best of their Q-values."""
 
-    reward_scale, double = 1.0, True
-
     def _make_parts(self) -> None:
         name, space, config = type(self).__name__, self.action_space, self.config
         if not (isinstance(space, spaces.Discrete) and space.start == 0):
@@ -45,35 +43,12 @@ class QLearner(TransitionLearner):
         self.parameters = Parameters([{"q": self.network.initial(self.rng)} for _ in self.configs])
         self.target = self.parameters.copy()
         self.optimizer = Adam(self.parameters)
+        if config.average_weights:
+            self.average = self.parameters.copy()
 
     def encode(self, observations: np.ndarray) -> Tensor:
         """Observations (P, B, …) as the network sees them."""
         return self.inputs.encode(observations)
-
-    def values(self, x: Tensor) -> Tensor:
-        """Q(s, ·) of the online network, (P, B, A)."""
-        return self.network(self.parameters.views["q"], x)
-
-    def targets(self, batch: Minibatch) -> Tensor:
-        """Targets r + γ(1 − terminated) Q'(s', a'), (P, B); a time limit ends no value."""
-        with torch.no_grad():
-            x = self.encode(batch.next_observations)
-            q_target = self.network(self.target.views["q"], x)
-            q_online = self.values(x) if self.double else q_target
-            alive = torch.from_numpy(~batch.terminated).float()
-            rewards = self.reward_scale * torch.from_numpy(batch.rewards)
-            return double_q_targets(rewards, self.column("gamma") * alive, q_target, q_online)
-
-
-class DQN(QLearner):
-    """P members with a `DQNConfig` each that learn off-policy."""
-
-    def _make_parts(self) -> None:
-        super()._make_parts()
-        self.reward_scale, self.double = self.config.reward_scale, self.config.double
-        self.replay = self._new_replay()
-        if self.config.average_weights:
-            self.average = self.parameters.copy()
 
     def act(
         self, observations: np.ndarray, greedy: bool = False, epsilon: float | np.ndarray = 0.0
@@ -90,6 +65,48 @@ class DQN(QLearner):
             return best
         explores = self.rng.random(best.shape) < epsilon
         return np.where(explores, self.rng.integers(self.action_space.n, size=best.shape), best)
+
+    def values(self, x: Tensor) -> Tensor:
+        """Q(s, ·) of the online network, (P, B, A)."""
+        return self.network(self.parameters.views["q"], x)
+
+    def targets(self, batch: Minibatch) -> Tensor:
+        """Targets r + γ(1 − terminated) Q'(s', a'), (P, B); a time limit ends no value."""
+        with torch.no_grad():
+            x = self.encode(batch.next_observations)
+            q_target = self.network(self.target.views["q"], x)
+            q_online = self.values(x) if self.config.double else q_target
+            alive = torch.from_numpy(~batch.terminated).float()
+            rewards = self.config.reward_scale * torch.from_numpy(batch.rewards)
+            return double_q_targets(rewards, self.column("gamma") * alive, q_target, q_online)
+
+    def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
+        """One step of all members; see `TransitionLearner`."""
+        targets, actions = self.targets(batch), torch.from_numpy(batch.actions)
+        q = self.values(self.encode(batch.observations))
+        q_data = q.gather(-1, actions[..., None])[..., 0]
+        error = mean_row(regression_loss(q_data, targets, self.config.loss))
+        loss, metrics = self._loss(error, q, actions)
+        self._descend(loss, left)
+        if self.num_updates % self.config.target_every_updates == 0:
+            self.target.move_towards(self.parameters, self.column("tau"))
+        if self.config.average_weights:
+            # At first the plain mean of all weights so far: the initial ones should not linger.
+            share = max(1.0 - self.config.average_weights, 1.0 / self.num_updates)
+            self.average.move_towards(self.parameters, share)
+        return metrics | {"train/q": mean_row(q_data.detach())}
+
+    def _loss(self, error: Tensor, q: Tensor, actions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What is descended, (P,), and its parts; of the values (P, B, A) of some states."""
+        return error, {"train/loss": error}
+
+
+class DQN(QLearner):
+    """P members with a `DQNConfig` each that learn off-policy."""
+
+    def _make_parts(self) -> None:
+        super()._make_parts()
+        self.replay = self._new_replay()
 
     def exploration(self, progress: float) -> np.ndarray:
         """Exploration rates (P, 1) at a share of the run that is done."""
@@ -109,22 +126,6 @@ class DQN(QLearner):
             return metrics
         return metrics | self._round(self.replay.sample, progress)[-1]
 
-    def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
-        """One step of all members; see `TransitionLearner`."""
-        x = self.encode(batch.observations)
-        actions = torch.from_numpy(batch.actions)[..., None]
-        targets = self.targets(batch)
-        q_data = self.values(x).gather(-1, actions)[..., 0]
-        loss = mean_row(regression_loss(q_data, targets, self.config.loss))
-        self._descend(loss, left)
-        if self.num_updates % self.config.target_every_updates == 0:
-            self.target.move_towards(self.parameters, self.column("tau"))
-        if self.config.average_weights:
-            # At first the plain mean of all weights so far: the initial ones should not linger.
-            share = max(1.0 - self.config.average_weights, 1.0 / self.num_updates)
-            self.average.move_towards(self.parameters, share)
-        return {"train/loss": loss, "train/q": mean_row(q_data.detach())}
-
 
 class CQL(QLearner):
     """P members with a `CQLConfig` each that learn from one data set."""
@@ -135,28 +136,16 @@ class CQL(QLearner):
         units = {"mean": [np.zeros(shape)], "deviation": [np.ones(shape)]}
         self.units = Parameters([units for _ in self.configs]).copy()
 
-    def act(self, observations: np.ndarray, greedy: bool = True) -> np.ndarray:
-        """The best actions (P, N) for observations (P, N, …); there is nothing to explore."""
-        with torch.inference_mode():
-            return self.values(self.encode(observations)).argmax(-1).numpy()
-
     def advance(self, data: TransitionData, progress: float = 0.0) -> dict[str, np.ndarray]:
         """One iteration: `num_updates` updates on random transitions, whose actions are legal."""
         if self.num_updates == 0:
             self._measure(data)
         return mean_metrics(self._round(partial(data.sample, self.num_members), progress))
 
-    def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
-        """One step of all members; see `TransitionLearner`."""
-        actions = torch.from_numpy(batch.actions)
-        q = self.values(self.encode(batch.observations))
-        q_data = q.gather(-1, actions[..., None])[..., 0]
-        td_loss = mean_row(regression_loss(q_data, self.targets(batch), "mse"))
+    def _loss(self, error: Tensor, q: Tensor, actions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         penalty = mean_row(cql_penalty(q, actions))
-        self._descend(0.5 * td_loss + self.column("cql_weight")[:, 0] * penalty, left)
-        self.target.move_towards(self.parameters, self.column("tau"))
-        mean_q = mean_row(q_data.detach())
-        return {"train/td_loss": td_loss, "train/cql_penalty": penalty, "train/q": mean_q}
+        loss = 0.5 * error + self.column("cql_weight")[:, 0] * penalty
+        return loss, {"train/td_loss": error, "train/cql_penalty": penalty}
 
     def encode(self, observations: np.ndarray) -> Tensor:
         """Observations (P, B, …) as the network sees them, in the data's units."""
@@ -169,7 +158,5 @@ class CQL(QLearner):
             return
         rows = self.inputs.encode(data.observations[None])[0]
         deviation = rows.std(0, correction=0)
-        self.units.views["mean"][0].copy_(rows.mean(0).expand(self.num_members, 1, -1))
-        self.units.views["deviation"][0].copy_(
-            torch.where(deviation > 1e-6, deviation, 1.0).expand(self.num_members, 1, -1)
-        )
+        self.units.views["mean"][0].copy_(rows.mean(0))
+        self.units.views["deviation"][0].copy_(torch.where(deviation > 1e-6, deviation, 1.0))

@@ -14,6 +14,7 @@ import safetensors.numpy
 import torch
 
 from lactchain.errors import DataError
+from lactchain.runs.run import Run
 from lactchain.storage.checkpoints import clear_place, latest_checkpoint, prune_checkpoints
 from lactchain.storage.files import atomic_write, make_folder, read_json
 from lactchain.storage.manifests import MANIFEST, read_manifest, write_manifest
@@ -115,15 +116,21 @@ def save_checkpoint(
     prune_checkpoints(folder)
 
 
-def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The state in the newest checkpoint of this run that is whole, None where there is none.
+def go_on(run: Run, held: Any) -> bool:
+    """Lets something `Stored`, of so many `steps`, go on from the run's newest whole checkpoint.
 
-    Its `metrics` are those of `save_checkpoint`.
+    Later records of metrics go.
+
+    Returns:
+        whether there is a checkpoint.
     """
-    checkpoint = latest_checkpoint(folder)
+    checkpoint = latest_checkpoint(run.path("checkpoints"))
     if checkpoint is None:
-        return None
-    return load_state(checkpoint) | {"metrics": read_manifest(checkpoint / MANIFEST)["metrics"]}
+        run.truncate_metrics(-1)
+        return False
+    held.load_state_dict(load_state(checkpoint))
+    run.truncate_metrics(held.steps, read_manifest(checkpoint / MANIFEST)["metrics"])
+    return True
 
 
 def _take_arrays(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:

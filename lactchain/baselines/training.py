@@ -9,7 +9,7 @@ RUN/stop           a file of this name, made by anybody, ends the run in good or
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -33,17 +33,10 @@ from lactchain.baselines.settings import (
     TrainCQLConfig,
     WorldConfig,
 )
-from lactchain.baselines.state_files import (
-    Stored,
-    load_checkpoint,
-    load_state,
-    save_checkpoint,
-    save_state,
-)
+from lactchain.baselines.state_files import Stored, go_on, load_state, save_checkpoint, save_state
 from lactchain.baselines.transitions import (
     FIELDS,
     TransitionData,
-    read_offline,
     read_transitions,
     write_transitions,
 )
@@ -75,23 +68,24 @@ class Training(Stored):
         self.config, self.run, self.loop = config, run, config.loop
         world, seed, agent_class = config.environment, config.run.seed, AGENTS[type(config.agent)]
         self.agent = agent_class([config.agent] * self.loop.num_members, *spaces_of(world), seed)
-        self.source: Any
         self._is_offline = isinstance(config, TrainCQLConfig)
+        self._unit = "updates" if self._is_offline else "steps"
+        self.source: Any
         if self._is_offline:
-            self.source = _offline_data(config, run)
-            _check_spaces(self.source, self.agent)
+            self.source = _recorded(config, run, self.agent)
         else:
-            sizes = self.agent.num_members, config.agent.num_envs
+            sizes = self.loop.num_members, config.agent.num_envs
             self.source = MemberEnvs(world.id, *sizes, seed, **world.kwargs)
         self.best_return: float | None = None
         self.evaluations: list[dict[str, Any]] = []
         self._logged = self._saved = 0
-        self._episodes: list[Sequence[float]] = []
+        self._episodes: list[tuple[float, int]] = []
         self._last_metrics: dict[str, float] = {}
-        self._began = (time.process_time(), 0)
-        makers = {name: partial(_tracker, name, run.directory) for name in config.run.report_to}
-        self._trackers = [OptionalTracker(make, name) for name, make in makers.items()]
-        self._table = GrowingTable()
+        self._trackers = [
+            OptionalTracker(partial(_tracker, name, run.directory), name)
+            for name in config.run.report_to
+        ]
+        self._table, self._success_return = GrowingTable(), success_return(world)
 
     @property
     def steps(self) -> int:
@@ -107,7 +101,9 @@ class Training(Stored):
             NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
             Interrupted: a signal asked to stop, in an evaluation perhaps; the state is saved.
         """
-        self._resume()
+        if go_on(self.run, self):
+            self._saved = self.steps
+            self._write_evaluations()  # nothing vouches for the file as a kill has left it
         self._began = (time.process_time(), self.steps)
         try:
             self._learn_to_the_end()
@@ -120,8 +116,7 @@ class Training(Stored):
             raise Interrupted(stop_requested(), f"{self.run.directory}: {stop}, {what}") from stop
 
     def _learn_to_the_end(self) -> None:
-        unit = "updates" if self._is_offline else "steps"
-        with under_way(unit, self.loop.total_steps) as step:
+        with under_way(self._unit, self.loop.total_steps) as step:
             step.resumed(self.steps)
             self._evaluate_if_due()  # again, where a stop cut it short
             while not self._is_over():
@@ -145,17 +140,6 @@ class Training(Stored):
         self._saved = self.steps
         folder = self.run.path("checkpoints")
         save_checkpoint(folder, self.steps, self.state_dict(), self.run.mark_metrics())
-
-    def _resume(self) -> None:
-        """Goes on from the newest checkpoint of this run that is whole, if there is one."""
-        state = load_checkpoint(self.run.path("checkpoints"))
-        if state is None:
-            self.run.truncate_metrics(-1)
-            return
-        self.load_state_dict(state)
-        self._saved = self.steps
-        self._write_evaluations()  # nothing vouches for the file as a kill has left it
-        self.run.truncate_metrics(self.steps, state["metrics"])
 
     def _is_over(self) -> bool:
         return self.run.told_to_end or self.steps >= self.loop.total_steps
@@ -184,8 +168,7 @@ class Training(Stored):
         self._episodes = []
         seconds, start = time.process_time() - self._began[0], self._began[1]
         rate = (self.steps - start) * self.loop.num_members / max(seconds, 1e-9)
-        unit = "updates" if self._is_offline else "env_steps"
-        record[f"time/{unit}_per_second"] = rate
+        record[f"time/{'' if self._is_offline else 'env_'}{self._unit}_per_second"] = rate
         self._record(record, self.run.log)
 
     def _evaluate_if_due(self) -> None:
@@ -200,7 +183,8 @@ class Training(Stored):
         best = int(means.argmax())
         self.evaluations.append({"step": self.steps, "episode_return": means.tolist()})
         self._write_evaluations()
-        record = {f"eval/{key}": value for key, value in self._figures(result, best).items()}
+        figures = result.summary(best, self._success_return)
+        record = {f"eval/{key}": value for key, value in figures.items()}
         if self.loop.num_members > 1:
             record["eval/episode_return_mean"] = float(means.mean())
         self._record(record, self.run.log_once)  # one that a stop cut short is done again
@@ -208,8 +192,8 @@ class Training(Stored):
             self.best_return = float(means[best])
             save_agent(self.run.path("best"), self.agent, best, self.config.environment)
         save_agent(self.run.path("last"), self.agent, best, self.config.environment)
-        figures = {"return": float(means[best]), "best": self.best_return}
-        self._table.add({"step": f"{self.steps:,}"} | figures)
+        row = {"step": f"{self.steps:,}", "return": float(means[best]), "best": self.best_return}
+        self._table.add(row)
 
     def _write_evaluations(self) -> None:
         write_json(self.run.path("evaluations.json"), self.evaluations, indent=1)
@@ -217,9 +201,6 @@ class Training(Stored):
     def _play(self, agent: Population, seed: int) -> Evaluation:
         with under_way("evaluation"):
             return evaluate_agent(agent, self.config.environment, self.loop.num_eval_episodes, seed)
-
-    def _figures(self, result: Evaluation, member: int = 0) -> dict[str, float]:
-        return result.summary(member, success_return(self.config.environment))
 
     def _record(self, record: Mapping[str, float], log: Callable[..., None]) -> None:
         log(record, step=self.steps)
@@ -236,8 +217,8 @@ class Training(Stored):
             "num_updates": self.agent.num_updates,
         }
         for name in ("best", "last"):
-            agent = read_agent(self.run.path(name))
-            figures = self._figures(self._play(agent, FINAL_SEED))
+            result = self._play(read_agent(self.run.path(name)), FINAL_SEED)
+            figures = result.summary(success_return=self._success_return)
             summary |= {f"{name}/{key}": value for key, value in figures.items()}
         summary["time/cpu_seconds"] = self.run.worked()["time/cpu_seconds"]
         for tracker in self._trackers:
@@ -291,18 +272,15 @@ def random_transitions(world: WorldConfig, num_steps: int, seed: int) -> Transit
     return TransitionData(**columns)
 
 
-def _offline_data(config: TrainCQLConfig, run: Run) -> TransitionData:
-    if config.data is not None:
-        return read_offline(config.data)
-    path = run.path("transitions.parquet")
-    if not (path.exists() and has_manifest(path)):
-        data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
-        write_transitions(path, data)
-    return read_transitions(path)
-
-
-def _check_spaces(data: TransitionData, agent: Population) -> None:
-    """Recorded data must be of the environment's spaces."""
+def _recorded(config: TrainCQLConfig, run: Run, agent: Population) -> TransitionData:
+    """What CQL learns from; `DataError` unless it is of the environment's spaces."""
+    path = config.data
+    if path is None:
+        path = run.path("transitions.parquet")
+        if not (path.exists() and has_manifest(path)):
+            data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
+            write_transitions(path, data)
+    data = read_transitions(path)
     for name, space, column in (
         ("observations", agent.observation_space, data.observations),
         ("actions", agent.action_space, data.actions),
@@ -315,6 +293,7 @@ def _check_spaces(data: TransitionData, agent: Population) -> None:
     largest = int(data.actions.max())
     if largest >= agent.action_space.n or data.actions.min() < 0:
         raise DataError(f"data: expected actions of {agent.action_space}, got {largest}")
+    return data
 
 
 def _tracker(name: str, directory: Path) -> Any:

@@ -160,23 +160,20 @@ def write_transitions(path: str | Path, data: TransitionData) -> None:
 def read_transitions(path: str | Path) -> TransitionData:
     """Transitions from a parquet file, or from every parquet file of a folder.
 
+    HDF5 files, and folders of Minari data sets, are what the add-on `offline_data` reads.
+
     Raises:
         DataError: naming the file and what is wrong with it.
     """
+    path = Path(path)
+    is_h5 = path.suffix.lower() in (".h5", ".hdf5", ".hdf") and not path.is_dir()
+    if is_h5 or (path / "data").is_dir():
+        return plugins.required("offline_data", "data")(path)
     table = read_table(path, KIND, VERSION)
     with rows_of(path, KIND):
         (text,) = table["shapes"].unique().to_pylist() or [None]
         shapes = json.loads(text)
         return TransitionData(**{name: _numpy(table[name], *shapes[name]) for name in FIELDS})
-
-
-def read_offline(path: str | Path) -> TransitionData:
-    """Transitions from wherever: parquet of ours, or what the add-on `offline_data` reads."""
-    path = Path(path)
-    is_h5 = path.suffix.lower() in (".h5", ".hdf5", ".hdf") and not path.is_dir()
-    if is_h5 or (path / "data").is_dir():
-        return plugins.required("offline_data", "data")(path)
-    return read_transitions(path)
 
 
 def _numpy(column: pa.ChunkedArray, dtype: str, shape: Sequence[int]) -> np.ndarray:

@@ -30,7 +30,7 @@ from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.progress import under_way
 from lactchain.search.evolution import Individual, Species
-from lactchain.search.mutations import MUTATIONS_OF_LEARNT, Child
+from lactchain.search.mutations import MUTATIONS, Child
 
 CERTIFYING_EPISODES = 50
 
@@ -100,12 +100,11 @@ class AgentSpecies(Species):
         [fitness], _ = self._judge([member], CERTIFYING_EPISODES, seed)
         return fitness
 
-    def mutate_learnt(
-        self, kind: str, parent: Individual, rng: np.random.Generator
-    ) -> Child | None:
+    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
         """A mutant of any of the kinds."""
-        mutate = MUTATIONS_OF_LEARNT[kind]
-        return mutate(parent.config, parent.state, self.settings.mutation, rng)
+        if kind in MUTATIONS:
+            return MUTATIONS[kind](parent.config, parent.state, self.settings.mutation, rng)
+        return super().mutate(kind, parent, rng)
 
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
         """Writes the agent that the search would return now."""

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from lactchain.baselines.state_files import Stored, load_checkpoint, save_checkpoint
+from lactchain.baselines.state_files import Stored, go_on, save_checkpoint
 from lactchain.config.tunable import tunable_values, with_values
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.progress import under_way
@@ -103,9 +103,9 @@ class Species(Stored, ABC):
         return Child(config, self.untrained(config, place), change)
 
     def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
-        """A mutant; None where there is nothing to change."""
+        """A mutant; None where there is nothing to change. Here the kind "hyper" alone."""
         if kind != "hyper":
-            return self.mutate_learnt(kind, parent, rng)
+            return None
         settings = self.settings.mutation
         config, change = mutate_tunables(parent.config, self.space, settings, rng)
         return Child(config, parent.state, change)
@@ -131,12 +131,6 @@ class Species(Stored, ABC):
     @abstractmethod
     def certify(self, member: Individual) -> float:
         """Mean return of one member over many fresh episodes, which are not counted."""
-
-    @abstractmethod
-    def mutate_learnt(
-        self, kind: str, parent: Individual, rng: np.random.Generator
-    ) -> Child | None:
-        """A mutant of any kind but of tunables alone; None where there is nothing to change."""
 
     @abstractmethod
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
@@ -171,6 +165,11 @@ class Evolution(Stored):
     champion: Individual | None = None
     certified: float | None = None
     lineage: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps so far."""
+        return self.species.num_env_steps
 
     def __iter__(self) -> Iterator[list[Individual]]:
         """Members as they were judged, until the target is certified or the last one is done."""
@@ -207,7 +206,7 @@ class Evolution(Stored):
             "generation": self.number,
             **{name: getattr(member, name) for name in told},
             "gain": None if member.parent is None else fitness - parent,
-            "num_env_steps": self.species.num_env_steps,
+            "num_env_steps": self.steps,
         }
 
     def _newcomers(self, rng: np.random.Generator) -> list[Individual]:
@@ -301,10 +300,10 @@ class Evolution(Stored):
 def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
     """Generations until the target of a `SearchConfig` is met, or all are done; the summary."""
     evolution = Evolution(species, config.evolution, config.run.seed, config.target)
-    resume(run, evolution)
-    table = GrowingTable()
-    title, count = "generation", config.evolution.num_generations
-    with closing(species), under_way(title, count, most=True) as step:
+    go_on(run, evolution)
+    write_json_lines(run.path("lineage.jsonl"), evolution.lineage)  # as it was then
+    table, count = GrowingTable(), config.evolution.num_generations
+    with closing(species), under_way("generation", count, most=True) as step:
         step.resumed(evolution.number)
         for members in evolution:
             table.add(record_generation(run, evolution, members))
@@ -319,7 +318,7 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
     return {
         "seed": config.run.seed,
         "num_generations": evolution.number,
-        "num_env_steps": species.num_env_steps,
+        "num_env_steps": evolution.steps,
         "target_met": None if config.target is None else evolution.certified is not None,
         "best/id": champion.id,
         "best/fitness": champion.fitness,
@@ -335,21 +334,11 @@ def record_generation(
     lines = evolution.lineage[-len(members) :]
     append_json_lines(run.path("lineage.jsonl"), lines, synced=True)
     known = [member.fitness for member in members if np.isfinite(member.fitness)]
-    number, steps = evolution.number - 1, evolution.species.num_env_steps
+    number, steps = evolution.number - 1, evolution.steps
     mean, best = sum(known) / max(len(known), 1), evolution.champion.fitness
     figures = {"search/best_fitness": best, "search/fitness": mean, "search/generation": number}
     run.log(figures, step=steps)
     return {"generation": number, "fitness": mean, "best": best, "steps": f"{steps:,}"}
-
-
-def resume(run: Run, evolution: Evolution) -> None:
-    """Goes on after the last whole generation; the lineage is written anew as it was then."""
-    state = load_checkpoint(run.path("checkpoints"))
-    if state is not None:
-        evolution.load_state_dict(state)
-    write_json_lines(run.path("lineage.jsonl"), evolution.lineage)
-    steps = evolution.species.num_env_steps if evolution.number else -1
-    run.truncate_metrics(steps, None if state is None else state["metrics"])
 
 
 def _fittest(members: Sequence[Individual]) -> Individual:

@@ -267,7 +267,7 @@ def _noise(
     return (scale * size * rng.standard_normal(shape)).astype(like.dtype)
 
 
-MUTATIONS_OF_LEARNT = {
+MUTATIONS = {
     "architecture": mutate_architecture,
     "parameters": mutate_parameters,
     "activation": mutate_activation,

@@ -93,11 +93,11 @@ class LanguageSpecies(Species):
         seed = derive_seed(self.run_settings.seed, "certifying") % 2**32
         return self._judge(member, f"{member.id}/certified", seed)
 
-    def mutate_learnt(
-        self, kind: str, parent: Individual, rng: np.random.Generator
-    ) -> Child | None:
+    def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
         """A mutant; None for kinds that language models, or those with adapters, have not."""
         settings, state = self.settings.mutation, parent.state
+        if kind == "hyper":
+            return super().mutate(kind, parent, rng)
         if kind == "activation" or state["adapter"] is not None:
             return None
         seed = int(rng.integers(2**31))
