@@ -16,9 +16,10 @@ from fault_matrix import kills, parts, programs
 from fault_matrix.cases import cases_of, run_part
 from fault_matrix.digests import differing, digest, whole
 
-from lactchain.baselines.state_files import save_checkpoint
+from lactchain.baselines.state_files import save_checkpoint, save_state
 from lactchain.config.settings import RunConfig
 from lactchain.runs.run import Run
+from lactchain.storage.checkpoints import prune_checkpoints
 from lactchain.storage.files import read_json_lines
 from lactchain.storage.manifests import write_manifest, write_with_manifest
 
@@ -79,8 +80,7 @@ def ends(run_dir):
             write_with_manifest(run.path(SHARD), parquet(), {"tally": {"seconds": 1}})
             run.log({"loss": 1.0}, step=2)
             for step in (2, 4):
-                mark = run.mark_metrics()
-                save_checkpoint(run.path("checkpoints"), step, {"step": step}, mark)
+                save_checkpoint(run, step, {"step": step})
         run.finish({"loss": 1.0})
     return run_dir
 
@@ -90,7 +90,9 @@ def with_text(name, text):
 
 
 def later(run_dir, step=5):
-    save_checkpoint(run_dir / "checkpoints", step, {"step": step}, {"size": 0})
+    facts = {"step": step, "metrics": {"size": 0}}
+    save_state(run_dir / f"checkpoints/checkpoint-{step}", {"step": step}, facts)
+    prune_checkpoints(run_dir / "checkpoints")
 
 
 def copy_of_first(run_dir, step):

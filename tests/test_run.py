@@ -306,7 +306,7 @@ def test_a_finished_run_keeps_its_result_alone_unless_it_is_asked_to(run_dir, ke
     def finish() -> list[str]:
         with Run.of(config) as run:
             for step in (2, 4):
-                save_checkpoint(run.path("checkpoints"), step, {"step": step}, run.mark_metrics())
+                save_checkpoint(run, step, {"step": step})
             run.finish({})
         return sorted(path.name for path in run_dir.glob("checkpoints/*"))
 
@@ -322,7 +322,7 @@ def test_a_finished_run_keeps_its_result_alone_unless_it_is_asked_to(run_dir, ke
 
 def test_what_another_has_put_beside_checkpoints_stays_when_they_go(run_dir):
     with Run.of(replace(CONFIG, run=settings.RunConfig(run_dir=str(run_dir)))) as run:
-        save_checkpoint(run.path("checkpoints"), 2, {"step": 2}, run.mark_metrics())
+        save_checkpoint(run, 2, {"step": 2})
         (run_dir / "checkpoints" / "notes.txt").write_text("another's")
         run.finish({})
     assert [path.name for path in run_dir.glob("checkpoints/*")] == ["notes.txt"]

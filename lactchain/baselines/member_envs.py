@@ -8,8 +8,7 @@ and episodes are summed from their first step to their last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,7 +61,7 @@ class MemberEnvs(Stored):
         episodes: those that ended since they were last taken by `pop_episodes`.
     """
 
-    stored = "observations", "num_env_steps", "_returns", "_lengths"
+    stored = "observations", "num_env_steps", "_returns", "_lengths", "envs"
 
     def __init__(
         self,
@@ -104,14 +103,8 @@ class MemberEnvs(Stored):
             successors = after.copy()
             successors[ended] = np.stack(infos["final_obs"][ended])
         self.check_finite("observation", successors, flat)
-        step = Transition(
-            observations=self.observations,
-            actions=actions,
-            rewards=rewards.reshape(self.shape),
-            terminated=terminated.reshape(self.shape),
-            truncated=truncated.reshape(self.shape),
-            next_observations=self._members(successors),
-        )
+        columns = rewards, terminated, successors, truncated
+        step = Transition(self.observations, actions, *map(self._members, columns))
         self.observations = self._members(after)
         self.num_env_steps += rewards.size
         self._returns += step.rewards
@@ -129,15 +122,6 @@ class MemberEnvs(Stored):
     def close(self) -> None:
         """Closes the environment."""
         self.envs.close()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the next steps depend on."""
-        return super().state_dict() | {"envs": deepcopy(self.envs.unwrapped.get_state())}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was called."""
-        self.envs.unwrapped.set_state(deepcopy(state["envs"]))
-        super().load_state_dict(state)
 
     def check_finite(self, name: str, rows: np.ndarray, actions: np.ndarray | None = None) -> None:
         """Refuses rewards or observations (P·N, …) that are not finite, which actions led to."""

@@ -187,11 +187,7 @@ class TransitionLearner(Population):
     def _collect(self, envs: MemberEnvs, act: Callable[[bool], np.ndarray]) -> bool:
         """Plays `train_every_env_steps` steps of each member into the replay buffer.
 
-        Args:
-            act: whether there is enough to learn from → actions (P, N, …).
-
-        Returns:
-            whether there is enough by now.
+        `act` is told whether there is enough to learn from; returned is whether there is by now.
         """
         for _ in range(self.config.train_every_env_steps // self.config.num_envs):
             enough = self.replay.total >= self.config.learning_starts

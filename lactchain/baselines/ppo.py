@@ -225,9 +225,7 @@ def _flat(column: Tensor) -> Tensor:
 def _normalised(advantages: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
     """Advantages (P, K, B) with mean 0 and deviation 1 in each minibatch of more than one row.
 
-    Args:
-        weights: (K, B), of rows.
-        counts: (K, 1), rows of each minibatch.
+    Weights are of rows, (K, B), and counts the rows of each minibatch, (K, 1).
     """
     mean = (advantages * weights).sum(-1, keepdim=True)
     centred = advantages - mean

@@ -12,6 +12,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 import torch
+from gymnasium.vector import VectorEnv
 
 from lactchain.errors import DataError
 from lactchain.runs.run import Run
@@ -27,7 +28,7 @@ class Stored:
     """What goes on from those of its attributes that `stored` names.
 
     They are tensors and arrays, generators, what JSON can hold, and objects of this kind, by
-    themselves or in a list or a mapping.
+    themselves or in a list or a mapping; and copies of a world, which are put back.
     """
 
     stored: tuple[str, ...] = ()
@@ -47,6 +48,8 @@ def _told(value: Any) -> Any:
         return value.state_dict()
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
+    if isinstance(value, VectorEnv):
+        return copy.deepcopy(value.unwrapped.get_state())
     if isinstance(value, dict):
         return {name: _told(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -60,6 +63,8 @@ def _taken_over(held: Any, state: Any) -> Any:
         held.load_state_dict(state)
     elif isinstance(held, np.random.Generator):
         held.bit_generator.state = state
+    elif isinstance(held, VectorEnv):
+        held.unwrapped.set_state(copy.deepcopy(state))
     elif isinstance(held, torch.Tensor):
         held.copy_(torch.as_tensor(state))  # the views on it stay
     elif isinstance(held, dict):
@@ -99,21 +104,17 @@ def load_state(directory: Path) -> dict[str, Any]:
     return _put_arrays(read_json(directory / VALUES), arrays)
 
 
-def save_checkpoint(
-    folder: Path, step: int, state: Mapping[str, Any], metrics: Mapping[str, Any]
-) -> None:
-    """Writes a state into `folder/checkpoint-STEP`; all but the two newest of the run go.
-
-    Args:
-        metrics: what `Run.mark_metrics` found, for the manifest.
+def save_checkpoint(run: Run, step: int, state: Mapping[str, Any]) -> None:
+    """Writes a state into RUN/checkpoints/checkpoint-STEP; all but the two newest of the run go.
 
     Raises:
         DiskError: the folder cannot be written.
     """
-    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint = run.path("checkpoints") / f"checkpoint-{step}"
+    facts = {"step": step, "metrics": run.mark_metrics()}
     clear_place(checkpoint)
-    save_state(checkpoint, state, {"step": step, "metrics": metrics})
-    prune_checkpoints(folder)
+    save_state(checkpoint, state, facts)
+    prune_checkpoints(checkpoint.parent)
 
 
 def go_on(run: Run, held: Any) -> bool:

@@ -138,8 +138,7 @@ class Training(Stored):
         if self.steps == self._saved:
             return
         self._saved = self.steps
-        folder = self.run.path("checkpoints")
-        save_checkpoint(folder, self.steps, self.state_dict(), self.run.mark_metrics())
+        save_checkpoint(self.run, self.steps, self.state_dict())
 
     def _is_over(self) -> bool:
         return self.run.told_to_end or self.steps >= self.loop.total_steps

@@ -45,8 +45,6 @@ class ReplayBuffer(Stored):
     The spaces are those of a single environment.
 
     Attributes:
-        size: transitions that each member holds.
-        position: where the next one goes.
         total: transitions that were ever added, per member.
     """
 
@@ -58,7 +56,7 @@ class ReplayBuffer(Stored):
         action_space: spaces.Space,
     ) -> None:
         self.num_members, self.capacity = num_members, capacity
-        self.size = self.position = self.total = 0
+        self.total = 0
         kinds = {
             "observations": (observation_space.shape, observation_space.dtype),
             "actions": (action_space.shape, action_space.dtype),
@@ -71,6 +69,11 @@ class ReplayBuffer(Stored):
             for name, (shape, dtype) in kinds.items()
         }
 
+    @property
+    def size(self) -> int:
+        """Transitions that each member holds."""
+        return min(self.total, self.capacity)
+
     def add(self, transitions: Minibatch) -> None:
         """Stores transitions (P, N, …), over the oldest ones when the ring is full.
 
@@ -78,11 +81,9 @@ class ReplayBuffer(Stored):
         """
         count = transitions.rewards.shape[1]
         kept = min(count, self.capacity)
-        places = (self.position + np.arange(count - kept, count)) % self.capacity
+        places = (self.total + np.arange(count - kept, count)) % self.capacity
         for name, column in self._columns.items():
             column[:, places] = getattr(transitions, name)[:, count - kept :]
-        self.position = (self.position + count) % self.capacity
-        self.size = min(self.size + count, self.capacity)
         self.total += count
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> Minibatch:
@@ -101,12 +102,11 @@ class ReplayBuffer(Stored):
     def state_dict(self) -> dict[str, Any]:
         """The transitions that there are, and where the ring stands."""
         columns = {name: column[:, : self.size] for name, column in self._columns.items()}
-        return {"position": self.position, "total": self.total, **columns}
+        return {"position": self.total % self.capacity, "total": self.total, **columns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what `state_dict` gave."""
-        self.position, self.total = state["position"], state["total"]
-        self.size = state["rewards"].shape[1]
+        self.total = state["total"]
         for name, column in self._columns.items():
             column[:, : self.size] = state[name]
 

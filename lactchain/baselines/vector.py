@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -81,7 +81,10 @@ class EpisodeRecord(gym.Wrapper):
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self._layers = [vars(layer) for layer in _layers(env)]
+        self._layers = [vars(env)]
+        while isinstance(env, gym.Wrapper):
+            env = env.env
+            self._layers.append(vars(env))
         self._made = _kept(self._layers)
         self._start: dict[str, Any] = {}
         self._held: dict[Place, Any] = {}
@@ -174,13 +177,6 @@ def _kept(layers: Sequence[dict[str, Any]]) -> dict[Place, Any]:
             elif (inner := _inner(value)) and all(map(_is_kept, inner.values())):
                 found |= {(layer, name, part): _copy(v) for part, v in inner.items()}
     return found
-
-
-def _layers(env: gym.Env) -> Iterator[gym.Env]:
-    """Wrappers from the outermost to the world."""
-    yield env
-    if isinstance(env, gym.Wrapper):
-        yield from _layers(env.env)
 
 
 def _inner(part: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.progress import under_way
 from lactchain.search.evolution import Individual, Species
-from lactchain.search.mutations import MUTATIONS, Child
+from lactchain.search.mutations import OF_NETWORKS, Child
 
 CERTIFYING_EPISODES = 50
 
@@ -102,8 +102,8 @@ class AgentSpecies(Species):
 
     def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
         """A mutant of any of the kinds."""
-        if kind in MUTATIONS:
-            return MUTATIONS[kind](parent.config, parent.state, self.settings.mutation, rng)
+        if kind in OF_NETWORKS:
+            return OF_NETWORKS[kind](parent.config, parent.state, self.settings.mutation, rng)
         return super().mutate(kind, parent, rng)
 
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:

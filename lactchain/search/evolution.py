@@ -29,17 +29,21 @@ from typing import Any
 import numpy as np
 
 from lactchain.baselines.state_files import Stored, go_on, save_checkpoint
-from lactchain.config.tunable import tunable_values, with_values
+from lactchain.config.tunable import tunable_values, with_tunables, with_values
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.progress import under_way
 from lactchain.runs.run import Run
-from lactchain.search.mutations import Change, Child, first_config, mutate_tunables
+from lactchain.search.mutations import (
+    Change,
+    Child,
+    draw_config,
+    mutate_tunables,
+    searched_tunables,
+)
 from lactchain.search.settings import MUTATIONS, EvolutionConfig
 from lactchain.storage.files import append_json_lines, write_json_lines
 
 ELITE, NEWCOMER = "elite", "newcomer"
-SHAPE = "hidden", "activation"
-"""What may differ between the configs of members beside tunables, where they have it."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,9 @@ class Species(Stored, ABC):
     Args:
         config: a `SearchConfig`.
 
+    Raises:
+        ConfigError: there is no such tunable, or its given value is out of its range.
+
     Attributes:
         given: what members' configs come from, by tunables, architecture and activation.
         num_env_steps: steps of training and of selecting evaluations.
@@ -96,10 +103,16 @@ class Species(Stored, ABC):
     def __init__(self, config: Any) -> None:
         self.given, self.space, self.settings = config.subject, config.space, config.evolution
         self.num_env_steps = 0
+        present, searched = tunable_values(self.given), self.space.tunables
+        with_tunables(self.given, {n: present[n] for n in searched_tunables(self.given, searched)})
 
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member without a parent; see `EvolutionConfig.start` for its config."""
-        config, change = first_config(self.given, self.space, self.settings, place, rng)
+        config, change, settings = self.given, {}, self.settings
+        if settings.start == "drawn":
+            config = draw_config(config, self.space, rng)
+        elif place:
+            config, change = mutate_tunables(config, self.space, settings.mutation, rng)
         return Child(config, self.untrained(config, place), change)
 
     def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
@@ -286,9 +299,10 @@ class Evolution(Stored):
         self.champion = state["champion"] and self._decode(state["champion"])
 
     def _encode(self, member: Individual) -> dict[str, Any]:
-        config = member.config
-        shape = {name: getattr(config, name) for name in SHAPE if hasattr(config, name)}
-        return {**vars(member), "config": shape | tunable_values(config)}
+        """What may differ between members' configs is tunables, and the shape of networks."""
+        config, shape = member.config, ("hidden", "activation")
+        values = {name: getattr(config, name) for name in shape if hasattr(config, name)}
+        return {**vars(member), "config": values | tunable_values(config)}
 
     def _decode(self, written: Mapping[str, Any]) -> Individual:
         values = dict(written["config"])
@@ -309,8 +323,7 @@ def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
             table.add(record_generation(run, evolution, members))
             species.save(evolution.champion, run.path("best"))
             # Last: what is done again writes the rest again.
-            folder, state = run.path("checkpoints"), evolution.state_dict()
-            save_checkpoint(folder, evolution.number, state, run.mark_metrics())
+            save_checkpoint(run, evolution.number, evolution.state_dict())
             step.at(evolution.number)
             if run.told_to_end:
                 break

@@ -25,7 +25,7 @@ import numpy as np
 from lactchain.baselines.networks import ACTIVATIONS, unflatten
 from lactchain.config.tunable import Tunable, tunable_values, tunables, with_tunables
 from lactchain.errors import ConfigError
-from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
+from lactchain.search.settings import MutationConfig, SpaceConfig
 
 ATTEMPTS = 20
 """How often a draw is repeated that the config class refuses, such as a batch beyond a rollout."""
@@ -49,16 +49,6 @@ class Child(NamedTuple):
 # --- configs --------------------------------------------------------------------------------------
 
 
-def check_tunables(config: Any, names: Sequence[str]) -> None:
-    """Refuses a config whose searched tunables lie outside of their ranges.
-
-    Raises:
-        ConfigError: naming tunable and range, or a name that is no tunable of the class.
-    """
-    present = tunable_values(config)
-    with_tunables(config, {name: present[name] for name in searched_tunables(config, names)})
-
-
 def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
     """The tunables of these names (none: all) of those parts that the config has.
 
@@ -70,15 +60,6 @@ def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
         if name not in known:
             raise ConfigError(f"tunables: no tunable {name!r}; there are {', '.join(known)}")
     return {name: known[name] for name in names or known if name in present}
-
-
-def first_config(
-    config: Any, space: SpaceConfig, settings: EvolutionConfig, place: int, rng: np.random.Generator
-) -> tuple[Any, Change]:
-    """The config of a member of the first generation; see `EvolutionConfig.start`."""
-    if settings.start == "drawn":
-        return draw_config(config, space, rng), {}
-    return mutate_tunables(config, space, settings.mutation, rng) if place else (config, {})
 
 
 def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> Any:
@@ -267,7 +248,7 @@ def _noise(
     return (scale * size * rng.standard_normal(shape)).astype(like.dtype)
 
 
-MUTATIONS = {
+OF_NETWORKS = {
     "architecture": mutate_architecture,
     "parameters": mutate_parameters,
     "activation": mutate_activation,

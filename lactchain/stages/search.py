@@ -15,7 +15,6 @@ from lactchain.config.settings import RunConfig, check
 from lactchain.errors import ConfigError
 from lactchain.runs import distributed
 from lactchain.runs.process import is_dry_run
-from lactchain.runs.run import Run
 from lactchain.search.settings import EvolutionConfig, SpaceConfig
 from lactchain.stages import train_simpo
 from lactchain.stages.evaluate import EvaluationConfig
@@ -92,18 +91,11 @@ def main(config: SearchConfig) -> dict[str, Any]:
         return train_simpo.main(config.language.train)
     with stage("Search", config, report=True) as begun:
         if begun.is_open:
-            begun.finish(search(config, begun.run))
+            from lactchain.search.agents import AgentSpecies
+            from lactchain.search.evolution import evolve
+
+            species = AgentSpecies
+            if config.language is not None:
+                species = plugins.required("language_species", "language")
+            begun.finish(evolve(config, begun.run, species(config, begun.run)))
     return begun.summary
-
-
-def search(config: SearchConfig, run: Run) -> dict[str, Any]:
-    """What a config asks for."""
-    from lactchain.search.agents import AgentSpecies
-    from lactchain.search.evolution import evolve
-    from lactchain.search.mutations import check_tunables
-
-    check_tunables(config.subject, config.space.tunables)
-    kind = AgentSpecies
-    if config.language is not None:
-        kind = plugins.required("language_species", "language")
-    return evolve(config, run, kind(config, run))
