@@ -28,7 +28,7 @@ _MODULES = {
     "environments.views": "TextView",
     "environments.extractors": "Chain Rejection make_extractor",
     "environments.scripted": "Mixture OptimalChains RandomChains",
-    "baselines.vector": "make_vector_env",
+    "baselines.member_envs": "make_vector_env",
     "worlds.gridworld": "GridWorld",
     "models.actor": "LanguageActor",
     "models.critic": "EmbeddingCritic",

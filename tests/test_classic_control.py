@@ -4,8 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from lactchain.baselines.member_envs import make_numeric_env
-from lactchain.baselines.vector import make_vector_env
+from lactchain.baselines.member_envs import make_numeric_env, make_vector_env
 from lactchain_extras.classic_control import VECTOR_ENVS
 
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import lactchain
 from lactchain import EnvironmentConfig, LanguageEnv, TextView
-from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.vector import make_vector_env
+from lactchain.baselines.member_envs import MemberEnvs, make_vector_env
 from lactchain.environments.exact import TabularModel
 from lactchain.environments.faults import plain
 

@@ -12,9 +12,13 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 import lactchain.worlds  # noqa: F401  registers
-from lactchain.baselines.member_envs import make_numeric_env, spaces_of
+from lactchain.baselines.member_envs import (
+    ResumableLoop,
+    make_numeric_env,
+    make_vector_env,
+    spaces_of,
+)
 from lactchain.baselines.settings import LoopConfig, TrainPPOConfig, WorldConfig
-from lactchain.baselines.vector import ResumableLoop, make_vector_env
 from lactchain.config.settings import RunConfig
 from lactchain.environments.language import language_env
 from lactchain.environments.registry import name_modules

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lactchain import worlds  # noqa: F401  registers
-from lactchain.baselines.vector import make_vector_env
+from lactchain.baselines.member_envs import make_vector_env
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.views import tabular_model
 

@@ -110,7 +110,7 @@ def test_no_two_uses_of_episodes_meet(monkeypatch):
 
     def evaluate(agent, world, num_episodes, seed):
         seeds.append(range(seed, seed + num_episodes))
-        return Evaluation(*np.zeros((2, agent.num_members, num_episodes)), num_env_steps=1)
+        return Evaluation(*np.ones((2, agent.num_members, num_episodes)))
 
     monkeypatch.setattr("lactchain.search.agents.evaluate_agent", evaluate)
     settings = EvolutionConfig(population_size=2, num_episodes=10)
@@ -120,7 +120,7 @@ def test_no_two_uses_of_episodes_meet(monkeypatch):
         for generation in (0, 1, 999):
             species.evaluate([member], generation)
         species.certify(member)
-        assert len(seeds[-1]) == CERTIFYING_EPISODES and species.num_env_steps == 3
+        assert len(seeds[-1]) == CERTIFYING_EPISODES and species.num_env_steps == 3 * 10
     assert len({start for episodes in seeds for start in episodes}) == sum(map(len, seeds))
 
 
@@ -132,7 +132,7 @@ def test_growth_leaves_the_function_as_it_is(kind, config, activation):
     learnt, rng, seen = take(population, 0), np.random.default_rng(0), set()
     before = outputs(kind, config, learnt, spaces)
     for _ in range(12):
-        mutant = mutate_architecture(config, learnt, GROW, rng)
+        mutant = mutate_architecture(Child(config, learnt, {}), GROW, rng)
         assert sum(mutant.config.hidden) > sum(config.hidden)
         seen.add(len(mutant.config.hidden))
         after = outputs(kind, mutant.config, mutant.state, spaces)
@@ -145,7 +145,7 @@ def test_growth_keeps_the_moments_and_new_weights_have_none():
     config = replace(SMALL, activation="relu")
     learnt, rng, seen = take(trained(config)[0], 0), np.random.default_rng(0), set()
     for _ in range(8):
-        mutant = mutate_architecture(config, learnt, GROW, rng)
+        mutant = mutate_architecture(Child(config, learnt, {}), GROW, rng)
         seen.add(len(mutant.config.hidden))
         for key in ("mean", "square"):
             old, new = learnt["parts"]["optimizer"][key], mutant.state["parts"]["optimizer"][key]
@@ -159,7 +159,7 @@ def test_shrinking_gives_a_smaller_network_and_leaves_the_parent_alone(member):
     spaces, rng, seen = trained()[2], np.random.default_rng(0), set()
     before = weights_of(member).copy()
     for _ in range(12):
-        mutant = mutate_architecture(SMALL, member, CUT, rng)
+        mutant = mutate_architecture(Child(SMALL, member, {}), CUT, rng)
         seen.add(mutant.config.hidden)
         outputs(PPO, mutant.config, mutant.state, spaces)
     assert seen == {(8,), (6, 6), (8, 5)}
@@ -170,7 +170,7 @@ def test_moments_are_cut_as_the_weights_they_belong_to_and_those_of_a_merged_lay
     learnt, rng, seen = take(trained()[0], 0), np.random.default_rng(0), set()
     learnt["parts"]["optimizer"]["mean"][:] = weights_of(learnt)
     for _ in range(12):
-        mutant = mutate_architecture(SMALL, learnt, CUT, rng)
+        mutant = mutate_architecture(Child(SMALL, learnt, {}), CUT, rng)
         weights = weights_of(mutant.state).ravel()
         moments = mutant.state["parts"]["optimizer"]["mean"].ravel()
         merged = len(mutant.config.hidden) < len(SMALL.hidden)
@@ -182,11 +182,13 @@ def test_moments_are_cut_as_the_weights_they_belong_to_and_those_of_a_merged_lay
 
 
 def test_a_network_without_hidden_layers_has_no_architecture_to_change():
-    assert mutate_architecture(replace(SMALL, hidden=()), None, GROW, None) is None
+    assert mutate_architecture(Child(replace(SMALL, hidden=()), None, {}), GROW, None) is None
 
 
 def test_noise_is_relative_to_the_weights_and_spares_the_optimiser(member):
-    mutant = mutate_parameters(SMALL, member, MutationConfig(noise=0.1), np.random.default_rng(0))
+    mutant = mutate_parameters(
+        Child(SMALL, member, {}), MutationConfig(noise=0.1), np.random.default_rng(0)
+    )
     old, new = weights_of(member), weights_of(mutant.state)
     assert 0.05 < np.std(new - old) / np.std(old) < 0.2
     for key, moments in member["parts"]["optimizer"].items():

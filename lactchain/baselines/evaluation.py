@@ -38,12 +38,10 @@ class Evaluation:
     Attributes:
         returns: (P, E), undiscounted.
         lengths: (P, E), steps.
-        num_env_steps: steps that were played to find out, of all copies.
     """
 
     returns: np.ndarray
     lengths: np.ndarray
-    num_env_steps: int
 
     def summary(self, member: int = 0, success_return: float | None = None) -> dict[str, float]:
         """Mean, deviation and length of one member's episodes; how many return `success_return`."""
@@ -100,7 +98,7 @@ def evaluate_members(
                     " give the world a time limit, such as --environment.kwargs"
                     " '{\"max_episode_steps\": 1000}'"
                 )
-        return Evaluation(returns, lengths, int(lengths.sum()))
+        return Evaluation(returns, lengths)
     finally:
         envs.close()
 

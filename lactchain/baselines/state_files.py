@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,22 @@ class Stored:
     stored: tuple[str, ...] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of them."""
-        return {name: _told(getattr(self, name)) for name in self.stored}
+        """Copies of them, tensors as arrays."""
+        return {name: over_leaves(_told, getattr(self, name)) for name in self.stored}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
         for name in self.stored:
             setattr(self, name, _taken_over(getattr(self, name), state[name]))
+
+
+def over_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """What a call makes of the values at each place of nested mappings and lists of one shape."""
+    if isinstance(first, Mapping):
+        return {key: over_leaves(call, *(tree[key] for tree in (first, *others))) for key in first}
+    if isinstance(first, list | tuple):
+        return [over_leaves(call, *values) for values in zip(first, *others, strict=True)]
+    return call(first, *others)
 
 
 def _told(value: Any) -> Any:
@@ -50,10 +59,8 @@ def _told(value: Any) -> Any:
         return value.bit_generator.state
     if isinstance(value, VectorEnv):
         return copy.deepcopy(value.unwrapped.get_state())
-    if isinstance(value, dict):
-        return {name: _told(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_told(part) for part in value]
+    if isinstance(value, torch.Tensor):
+        return value.numpy().copy()
     return copy.deepcopy(value)
 
 
@@ -81,7 +88,7 @@ def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, An
 
     Args:
         directory: made where it is not there.
-        state: nested mappings and lists of tensors, arrays, and what JSON can hold.
+        state: nested mappings and lists of arrays, and what JSON can hold.
         facts: what the manifest records besides.
 
     Raises:
@@ -96,12 +103,17 @@ def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, An
 
 
 def load_state(directory: Path) -> dict[str, Any]:
-    """A state that `save_state` wrote, tensors as arrays; `DataError` where it is none."""
+    """A state that `save_state` wrote; `DataError` where it is none."""
     try:
         arrays = safetensors.numpy.load((directory / ARRAYS).read_bytes())
     except (OSError, safetensors.SafetensorError) as error:
         raise DataError(f"{directory / ARRAYS}: missing or damaged ({error})") from error
-    return _put_arrays(read_json(directory / VALUES), arrays)
+
+    def with_array(value: Any) -> Any:
+        is_name = isinstance(value, str) and value.startswith(_ARRAY)
+        return arrays[value.removeprefix(_ARRAY)] if is_name else value
+
+    return over_leaves(with_array, read_json(directory / VALUES))
 
 
 def save_checkpoint(run: Run, step: int, state: Mapping[str, Any]) -> None:
@@ -136,8 +148,6 @@ def go_on(run: Run, held: Any) -> bool:
 
 def _take_arrays(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     """The value with each array replaced by its name, under which it goes into `arrays`."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach().numpy()
     if isinstance(value, np.ndarray):
         arrays[name] = np.ascontiguousarray(value)
         return f"{_ARRAY}{name}"
@@ -146,13 +156,3 @@ def _take_arrays(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, list | tuple):
         return [_take_arrays(entry, f"{name}/{n}", arrays) for n, entry in enumerate(value)]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _put_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    if isinstance(value, str) and value.startswith(_ARRAY):
-        return arrays[value.removeprefix(_ARRAY)]
-    if isinstance(value, dict):
-        return {key: _put_arrays(entry, arrays) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_put_arrays(entry, arrays) for entry in value]
-    return value

@@ -230,7 +230,7 @@ class Training(Stored):
 def save_agent(directory: Path, agent: Population, member: int, world: WorldConfig) -> None:
     """Writes one member's weights, and what is needed to act with them, into a folder."""
     networks = {n: part for n, part in agent.parts.items() if isinstance(part, Parameters)}
-    weights = {name: part.flat[member] for name, part in networks.items()}
+    weights = {name: part.flat[member].numpy() for name, part in networks.items()}
     about = {
         "agent": type(agent).__name__,
         "config": asdict(agent.configs[member]),

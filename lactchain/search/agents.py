@@ -12,18 +12,18 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium import spaces
 
 from lactchain.baselines.evaluation import evaluate_agent
 from lactchain.baselines.member_envs import MemberEnvs, Transition, spaces_of
 from lactchain.baselines.population import Population
 from lactchain.baselines.settings import own_settings
+from lactchain.baselines.state_files import over_leaves
 from lactchain.baselines.training import AGENTS, save_agent
 from lactchain.errors import Interrupted
 from lactchain.functional.random_streams import derive_seed
@@ -103,7 +103,7 @@ class AgentSpecies(Species):
     def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
         """A mutant of any of the kinds."""
         if kind in OF_NETWORKS:
-            return OF_NETWORKS[kind](parent.config, parent.state, self.settings.mutation, rng)
+            return OF_NETWORKS[kind](parent, self.settings.mutation, rng)
         return super().mutate(kind, parent, rng)
 
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
@@ -129,14 +129,17 @@ class AgentSpecies(Species):
         for places, population in self._populations(members, [0]):
             played = evaluate_agent(population, self.world, num_episodes, seed)
             returns[places] = np.where(population.diverged, np.nan, played.returns.mean(1))
-            num_steps += played.num_env_steps
+            num_steps += int(played.lengths.sum())
         return returns.tolist(), num_steps
 
 
 def take(population: Population, member: int) -> dict[str, Any]:
     """A copy of what one member has learnt; see above."""
-    state, row = population.state_dict(), slice(member, member + 1)
-    parts = _over_arrays(lambda array: array[row].copy(), state["parts"])
+    state = population.state_dict()
+    parts = over_leaves(
+        lambda value: np.array(value[member : member + 1]) if np.ndim(value) else value,
+        state["parts"],
+    )
     shapes = {n: part.shapes for n, part in population.parts.items() if hasattr(part, "shapes")}
     return {"parts": parts, "shapes": shapes, "num_updates": state["num_updates"]}
 
@@ -152,19 +155,13 @@ def join(
     configs, states = zip(*((member.config, member.state) for member in members), strict=True)
     population = kind(configs, observation_space, action_space, seed)
     population.num_updates = states[0]["num_updates"]
-    joined = _over_arrays(lambda *rows: np.concatenate(rows), *(s["parts"] for s in states))
+    parts = over_leaves(
+        lambda *rows: np.concatenate(rows) if np.ndim(rows[0]) else rows[0],
+        *(state["parts"] for state in states),
+    )
     for name, part in population.parts.items():
-        part.load_state_dict(joined[name])
+        part.load_state_dict(parts[name])
     return population
-
-
-def _over_arrays(call: Callable[..., np.ndarray], first: Any, *others: Any) -> Any:
-    """What a call makes of arrays at the same place of nested mappings; other values as first."""
-    if isinstance(first, Mapping):
-        parts = ((name, [other[name] for other in others]) for name in first)
-        return {name: _over_arrays(call, first[name], *beside) for name, beside in parts}
-    is_array = isinstance(first, torch.Tensor | np.ndarray)
-    return call(*map(np.asarray, (first, *others))) if is_array else first
 
 
 def batches(members: Sequence[Any]) -> list[list[int]]:

@@ -1,8 +1,8 @@
 """Newcomers and mutants: tunables, networks' shapes, weights and activations of members.
 
-A mutation takes a config and what a member has learnt, and gives the mutant's, with a word on what
-changed; where a kind has nothing to change it gives None. Nothing is changed in place: the parent
-lives on beside its children.
+A mutation takes a parent, with its config and the state that it has learnt, and gives those of the
+mutant, with a word on what changed; where a kind has nothing to change it gives None. Nothing is
+changed in place: the parent lives on beside its children.
 
 Growth leaves the function as it is (after Chen, Goodfellow & Shlens 2016, "Net2Net"): new units
 begin without outgoing weights, and a new layer is the identity where the activation lets one
@@ -118,9 +118,7 @@ NewShape = tuple[tuple[int, ...], NetworkChange]
 """Units of the hidden layers, and what leads to them."""
 
 
-def mutate_parameters(
-    config: Any, learnt: dict[str, Any], settings: MutationConfig, rng: np.random.Generator
-) -> Child:
+def mutate_parameters(parent: Any, settings: MutationConfig, rng: np.random.Generator) -> Child:
     """Gaussian noise on all weights of all networks; target networks follow their originals."""
     seed = int(rng.integers(2**63))
 
@@ -130,23 +128,23 @@ def mutate_parameters(
         noise = np.random.default_rng(seed)
         return [a + _noise(a.shape, settings.noise, a, noise) for a in arrays]
 
-    return Child(config, change_networks(learnt, disturb), {"noise": [0.0, settings.noise]})
+    learnt = change_networks(parent.state, disturb)
+    return Child(parent.config, learnt, {"noise": [0.0, settings.noise]})
 
 
-def mutate_activation(
-    config: Any, learnt: dict[str, Any], settings: MutationConfig, rng: np.random.Generator
-) -> Child:
+def mutate_activation(parent: Any, settings: MutationConfig, rng: np.random.Generator) -> Child:
     """Another activation behind the same weights."""
-    after = str(rng.choice([name for name in ACTIVATIONS if name != config.activation]))
-    change = {"activation": [config.activation, after]}
-    return Child(replace(config, activation=after), learnt, change)
+    before = parent.config.activation
+    after = str(rng.choice([name for name in ACTIVATIONS if name != before]))
+    config = replace(parent.config, activation=after)
+    return Child(config, parent.state, {"activation": [before, after]})
 
 
 def mutate_architecture(
-    config: Any, learnt: dict[str, Any], settings: MutationConfig, rng: np.random.Generator
+    parent: Any, settings: MutationConfig, rng: np.random.Generator
 ) -> Child | None:
     """More units or a layer, which leaves the function as it is; or fewer."""
-    hidden = config.hidden
+    config, hidden = parent.config, parent.config.hidden
     if not hidden:
         return None
     grows = rng.random() < settings.growth_share
@@ -158,8 +156,8 @@ def mutate_architecture(
     if not ways:
         return None
     after, change = ways[rng.integers(len(ways))](config, grows, rng)
-    changes = {"hidden": [list(hidden), list(after)]}
-    return Child(replace(config, hidden=after), change_networks(learnt, change), changes)
+    learnt, changes = change_networks(parent.state, change), [list(hidden), list(after)]
+    return Child(replace(config, hidden=after), learnt, {"hidden": changes})
 
 
 def _resized(config: Any, grows: bool, rng: np.random.Generator) -> NewShape:
