@@ -46,16 +46,11 @@ class DDPG(TransitionLearner):
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
         """One iteration: some steps in every copy, then a round of updates; their mean metrics."""
+        return mean_metrics(self._play_and_learn(envs, self._at_random, self.act, progress))
 
-        def act(enough: bool) -> np.ndarray:
-            if enough:
-                return self.act(envs.observations)
-            shape = (*envs.shape, *self.action_space.shape)
-            return self.rng.uniform(-1.0, 1.0, shape).astype(np.float32)
-
-        if not self._collect(envs, act):
-            return {}
-        return mean_metrics(self._round(self.replay.sample, progress))
+    def _at_random(self, observations: np.ndarray) -> np.ndarray:
+        shape = (*observations.shape[:2], *self.action_space.shape)
+        return self.rng.uniform(-1.0, 1.0, shape).astype(np.float32)
 
     def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `TransitionLearner`."""

@@ -117,14 +117,9 @@ class DQN(QLearner):
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
         """One iteration: some steps in every copy, then a round of updates; metrics of the last."""
         rate = self.exploration(progress)
-
-        def act(enough: bool) -> np.ndarray:
-            return self.act(envs.observations, epsilon=rate if enough else 1.0)
-
-        metrics = {"train/exploration": rate[:, 0]}
-        if not self._collect(envs, act):
-            return metrics
-        return metrics | self._round(self.replay.sample, progress)[-1]
+        act, act_at_random = (partial(self.act, epsilon=epsilon) for epsilon in (rate, 1.0))
+        records = self._play_and_learn(envs, act_at_random, act, progress)
+        return {"train/exploration": rate[:, 0]} | (records[-1] if records else {})
 
 
 class CQL(QLearner):

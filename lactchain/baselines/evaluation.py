@@ -25,8 +25,8 @@ from lactchain.runs.process import stop_requested
 MOST_STEPS = 200_000
 """Of an episode in an evaluation, which would else never end in a world without a time limit."""
 
-# Observations (P, N, …) to actions (P, N, …).
 Act = Callable[[np.ndarray], np.ndarray]
+"""Observations (P, N, …) to actions (P, N, …)."""
 # Seeds of the episodes that summaries report on; nothing is chosen by these.
 FINAL_SEED = 2_000_000
 

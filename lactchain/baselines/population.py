@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from lactchain.baselines.evaluation import Act
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Inputs, Parameters
 from lactchain.baselines.settings import own_settings
@@ -184,15 +185,19 @@ class TransitionLearner(Population):
         size = self.config.buffer_size
         return ReplayBuffer(self.num_members, size, self.observation_space, self.action_space)
 
-    def _collect(self, envs: MemberEnvs, act: Callable[[bool], np.ndarray]) -> bool:
-        """Plays `train_every_env_steps` steps of each member into the replay buffer.
+    def _play_and_learn(
+        self, envs: MemberEnvs, act_at_random: Act, act: Act, progress: float
+    ) -> list[dict[str, np.ndarray]]:
+        """Some steps of each member into the replay buffer, then a round of updates; their metrics.
 
-        `act` is told whether there is enough to learn from; returned is whether there is by now.
+        As long as there is too little to learn from, actions are random, and nothing is learnt.
         """
-        for _ in range(self.config.train_every_env_steps // self.config.num_envs):
-            enough = self.replay.total >= self.config.learning_starts
-            self.replay.add(envs.step(act(enough)))
-        return self.replay.total >= self.config.learning_starts
+        config = self.config
+        for _ in range(config.train_every_env_steps // config.num_envs):
+            play = act if self.replay.total >= config.learning_starts else act_at_random
+            self.replay.add(envs.step(play(envs.observations)))
+        is_enough = self.replay.total >= config.learning_starts
+        return self._round(self.replay.sample, progress) if is_enough else []
 
     def _round(
         self, sample: Callable[[int, np.random.Generator], Minibatch], progress: float
@@ -211,8 +216,9 @@ def mean_row(values: Tensor) -> Tensor:
 
 
 def mean_metrics(records: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The mean of each metric, (P,)."""
-    return {key: np.mean([record[key] for record in records], axis=0) for key in records[0]}
+    """The mean of each metric, (P,); none of no records."""
+    names = records[0] if records else ()
+    return {name: np.mean([record[name] for record in records], axis=0) for name in names}
 
 
 def _column(values: np.ndarray) -> Tensor:

@@ -187,7 +187,6 @@ class JoinedEnvs:
 
     def __init__(self, members: Sequence[MemberEnvs]) -> None:
         self.members = members
-        self.shape = (len(members), members[0].shape[1])
 
     @property
     def observations(self) -> np.ndarray:
