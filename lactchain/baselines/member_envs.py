@@ -113,8 +113,14 @@ class MemberEnvs(Stored):
             successors = after.copy()
             successors[ended] = np.stack(infos["final_obs"][ended])
         self.check_finite("observation", successors, flat)
-        columns = rewards, terminated, successors, truncated
-        step = Transition(self.observations, actions, *map(self._members, columns))
+        step = Transition(
+            observations=self.observations,
+            actions=actions,
+            rewards=rewards.reshape(self.shape),
+            terminated=terminated.reshape(self.shape),
+            truncated=truncated.reshape(self.shape),
+            next_observations=self._members(successors),
+        )
         self.observations = self._members(after)
         self.num_env_steps += rewards.size
         self._returns += step.rewards

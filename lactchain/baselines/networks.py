@@ -24,9 +24,6 @@ from lactchain.errors import ConfigError
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
 
-Shapes = dict[str, list[tuple[int, ...]]]
-"""Network → shapes of the arrays of one member, which lie one after the other."""
-
 
 class Inputs:
     """How observations become numbers: a one-hot code of numbers of cells, all else flattened.
@@ -172,8 +169,11 @@ class Parameters(Stored):
         self.flat.lerp_(other.flat, tau)
 
 
-def unflatten(flat: Any, layout: Shapes) -> dict[str, list[Any]]:
-    """The arrays of each network, (P, *shape), as views of a tensor or an array (P, K)."""
+def unflatten(flat: Any, layout: dict[str, list[tuple[int, ...]]]) -> dict[str, list[Any]]:
+    """The arrays of each network, (P, *shape), as views of a tensor or an array (P, K).
+
+    The layout is network → shapes of its arrays for one member, which lie one after the other.
+    """
     networks, start = {}, 0
     for name, shapes in layout.items():
         networks[name] = []

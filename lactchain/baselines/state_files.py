@@ -129,7 +129,7 @@ def save_checkpoint(run: Run, step: int, state: Mapping[str, Any]) -> None:
     prune_checkpoints(checkpoint.parent)
 
 
-def go_on(run: Run, held: Any) -> bool:
+def resume(run: Run, held: Any) -> bool:
     """Lets something `Stored`, of so many `steps`, go on from the run's newest whole checkpoint.
 
     Later records of metrics go.

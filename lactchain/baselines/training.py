@@ -33,7 +33,7 @@ from lactchain.baselines.settings import (
     TrainCQLConfig,
     WorldConfig,
 )
-from lactchain.baselines.state_files import Stored, go_on, load_state, save_checkpoint, save_state
+from lactchain.baselines.state_files import Stored, load_state, resume, save_checkpoint, save_state
 from lactchain.baselines.transitions import (
     FIELDS,
     TransitionData,
@@ -101,7 +101,7 @@ class Training(Stored):
             NonFiniteError: a reward, an observation or a gradient was NaN or infinite.
             Interrupted: a signal asked to stop, in an evaluation perhaps; the state is saved.
         """
-        if go_on(self.run, self):
+        if resume(self.run, self):
             self._saved = self.steps
             self._write_evaluations()  # nothing vouches for the file as a kill has left it
         self._began = (time.process_time(), self.steps)

@@ -19,16 +19,14 @@ was cut:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lactchain.baselines.state_files import Stored, go_on, save_checkpoint
+from lactchain.baselines.state_files import Stored, resume, save_checkpoint
 from lactchain.config.tunable import tunable_values, with_tunables, with_values
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.progress import under_way
@@ -83,11 +81,19 @@ class Individual:
         return self.fitness if np.isfinite(self.fitness) else -np.inf
 
 
-class Species(Stored, ABC):
+class Species(Stored):
     """What evolves: how members come to be, learn, are judged and change.
 
     What is stored is what the next generation depends on beside the members. A state, of what a
-    member has learnt, is of arrays and what JSON can hold.
+    member has learnt, is of arrays and what JSON can hold. A subclass has
+
+        untrained(config, place)      the state of a newcomer
+        train(members, generation)    their new states, in a list
+        evaluate(members, generation) mean returns of members and champion over the same episodes,
+                                      in a list, which are counted
+        certify(member)               mean return of one over many fresh episodes, not counted
+        save(champion, folder)        writes what a search would return now, unless it is kept
+                                      elsewhere; what a summary says of it beside its tunables
 
     Args:
         config: a `SearchConfig`.
@@ -123,35 +129,11 @@ class Species(Stored, ABC):
         config, change = mutate_tunables(parent.config, self.space, settings, rng)
         return Child(config, parent.state, change)
 
-    def keep(self, members: Sequence[Individual]) -> None:  # noqa: B027  - most keep nothing
+    def keep(self, members: Sequence[Individual]) -> None:
         """Told before each generation of all whose states are wanted yet; others may go."""
 
-    def close(self) -> None:  # noqa: B027  - most hold nothing open
+    def close(self) -> None:
         """Told when no member will play any more."""
-
-    @abstractmethod
-    def untrained(self, config: Any, place: int) -> Any:
-        """The state of a newcomer."""
-
-    @abstractmethod
-    def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
-        """Lets all members learn; their new states."""
-
-    @abstractmethod
-    def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
-        """Mean returns of members and champion over the same episodes, which are counted."""
-
-    @abstractmethod
-    def certify(self, member: Individual) -> float:
-        """Mean return of one member over many fresh episodes, which are not counted."""
-
-    @abstractmethod
-    def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
-        """Writes what a search would return now into a folder, unless it is kept elsewhere.
-
-        Returns:
-            what a summary says of the champion beside its tunables.
-        """
 
 
 @dataclass
@@ -314,7 +296,7 @@ class Evolution(Stored):
 def evolve(config: Any, run: Run, species: Species) -> dict[str, Any]:
     """Generations until the target of a `SearchConfig` is met, or all are done; the summary."""
     evolution = Evolution(species, config.evolution, config.run.seed, config.target)
-    go_on(run, evolution)
+    resume(run, evolution)
     write_json_lines(run.path("lineage.jsonl"), evolution.lineage)  # as it was then
     table, count = GrowingTable(), config.evolution.num_generations
     with closing(species), under_way("generation", count, most=True) as step:
