@@ -222,7 +222,7 @@ def test_probabilities_and_entropies_are_those_of_torch(space):
     agent = PPO([LINEAR] * 2, LINE, space)
     agent.parameters.flat.add_(0.1 * torch.randn_like(agent.parameters.flat))
     x = torch.randn(2, 5, 1)
-    outputs = agent.actor(agent.parameters.views["actor"], x)
+    outputs = agent.parameters("actor", x)
     if isinstance(space, spaces.Discrete):
         known = torch.distributions.Categorical(logits=outputs)
         actions = torch.randint(3, (2, 5))

@@ -114,7 +114,7 @@ def values_of(agent, num_states):
     """V(s), or max_a Q(s, a)."""
     x = agent.inputs.encode(np.arange(num_states)[None])
     if isinstance(agent, PPO):
-        return agent.critic(agent.parameters.views["critic"], x)[0, :, 0]
+        return agent.parameters("critic", x)[0, :, 0]
     if isinstance(agent, DDPG):
         return agent.values(agent.critics, x, agent.policy(agent.actors, x))[0]
     return agent.values(x)[0].amax(-1)

@@ -11,17 +11,17 @@ from gymnasium import spaces
 from torch import nn
 
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.networks import Inputs, Network, Parameters
+from lactchain.baselines.networks import Inputs, Parameters
 from lactchain.baselines.population import Adam
 from lactchain.baselines.ppo import PPO
-from lactchain.baselines.settings import PPOConfig
+from lactchain.baselines.settings import AgentConfig, PPOConfig
 from lactchain.errors import ConfigError
 
 RNG = np.random.default_rng(0)
 SMALL = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8,))
 
 
-def member_net(network: Network, parameters: Parameters, member: int) -> nn.Sequential:
+def member_net(parameters: Parameters, member: int) -> nn.Sequential:
     """The same MLP in torch's own layers."""
     layers, views = [], parameters.views["net"]
     for n in range(0, len(views), 2):
@@ -32,16 +32,15 @@ def member_net(network: Network, parameters: Parameters, member: int) -> nn.Sequ
 
 
 def three_members():
-    network = Network(5, (7, 6), 3)
-    return network, Parameters([{"net": network.initial(RNG)} for _ in range(3)])
+    return Parameters(AgentConfig(hidden=(7, 6)), {"net": (5, 3, 1.0)}, 3, RNG)
 
 
 def test_a_batched_mlp_is_torchs_mlp_for_each_member():
-    network, parameters = three_members()
+    parameters = three_members()
     x = torch.randn(3, 4, 5)
-    outputs = network(parameters.views["net"], x)
+    outputs = parameters("net", x)
     for member in range(3):
-        expected = member_net(network, parameters, member)(x[member])
+        expected = member_net(parameters, member)(x[member])
         torch.testing.assert_close(outputs[member], expected)
 
 
@@ -88,7 +87,7 @@ def test_numbers_are_rescaled_from_the_bounds_of_their_space_and_only_if_asked()
 
 
 def test_weights_begin_orthogonal_and_members_differ():
-    network, parameters = three_members()
+    parameters = three_members()
     first = parameters.views["net"][0].detach()  # (3, 5, 7): rows orthogonal
     for member in range(3):
         torch.testing.assert_close(first[member] @ first[member].T, 2 * torch.eye(5))
@@ -96,17 +95,17 @@ def test_weights_begin_orthogonal_and_members_differ():
 
 
 def test_batched_adam_is_torchs_adam_for_each_member_with_its_own_rate_and_clipping():
-    network, parameters = three_members()
+    parameters = three_members()
     rates, norms = np.array([1e-3, 1e-2, 3e-4]), np.array([0.1, 100.0, 0.5])
     adam = Adam(parameters, eps=1e-5)
-    nets = [deepcopy(member_net(network, parameters, member)) for member in range(3)]
+    nets = [deepcopy(member_net(parameters, member)) for member in range(3)]
     optimizers = [
         torch.optim.Adam(net.parameters(), lr, eps=1e-5)
         for net, lr in zip(nets, rates, strict=True)
     ]
     for _ in range(5):
         x = torch.randn(3, 4, 5)
-        loss = network(parameters.views["net"], x).square().sum()
+        loss = parameters("net", x).square().sum()
         adam.step(parameters.gradient(loss), rates, norms)
         for member, (net, optimizer) in enumerate(zip(nets, optimizers, strict=True)):
             optimizer.zero_grad()
@@ -120,7 +119,7 @@ def test_batched_adam_is_torchs_adam_for_each_member_with_its_own_rate_and_clipp
 
 def test_moments_of_weights_without_gradients_do_not_end_in_denormal_numbers():
     """They end in zero, or, by the products of some processors, in a number just above these."""
-    _, parameters = three_members()
+    parameters = three_members()
     adam, gradient = Adam(parameters), torch.full_like(parameters.flat, 1e-30)
     for _ in range(200):
         adam.step(gradient, np.full(3, 1e-3))
@@ -130,7 +129,7 @@ def test_moments_of_weights_without_gradients_do_not_end_in_denormal_numbers():
 
 
 def test_members_that_diverge_stay_as_they_are():
-    network, parameters = three_members()
+    parameters = three_members()
     adam, before = Adam(parameters), parameters.flat.clone()
     gradient = torch.ones_like(before)
     gradient[1] = torch.nan
@@ -141,7 +140,7 @@ def test_members_that_diverge_stay_as_they_are():
 
 
 def test_polyak_moves_each_member_by_its_own_share():
-    _, parameters = three_members()
+    parameters = three_members()
     target = parameters.copy()
     start, parameters.flat[:] = parameters.flat.clone(), parameters.flat + 1
     target.move_towards(parameters, torch.tensor([[0.0], [0.5], [1.0]]))

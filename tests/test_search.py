@@ -68,12 +68,9 @@ def outputs(kind, config, learnt, spaces):
     actions = torch.from_numpy(rng.uniform(-1, 1, (1, 50, 1)).astype(np.float32))
     found = []
     for part in population.parts.values():
-        for name, views in part.views.items() if isinstance(part, Parameters) else ():
-            if kind is DDPG and name != "pi":
-                found.append(population.critic(views, torch.cat([x, actions], -1)).detach())
-            else:
-                net = {"actor": "actor", "critic": "critic", "q": "network", "pi": "actor"}[name]
-                found.append(getattr(population, net)(views, x).detach())
+        for name in part.views if isinstance(part, Parameters) else ():
+            seen = torch.cat([x, actions], -1) if name == "q0" else x
+            found.append(part(name, seen).detach())
     return found
 
 

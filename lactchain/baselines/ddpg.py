@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.networks import Network, Parameters
+from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Adam, TransitionLearner, mean_metrics, mean_row
 from lactchain.baselines.transitions import Minibatch
 from lactchain.errors import ConfigError
@@ -25,11 +25,9 @@ class DDPG(TransitionLearner):
         if not isinstance(self.action_space, spaces.Box):
             raise ConfigError(f"DDPG: expected Box actions, got {self.action_space}")
         config, width, rng = self.config, int(np.prod(self.action_space.shape)), self.rng
-        features = self.inputs.num_features
-        self.actor = Network(features, config.hidden, width, config.activation, 0.01)
-        self.critic = Network(features + width, config.hidden, 1, config.activation)
-        self.actors = Parameters([{"pi": self.actor.initial(rng)} for _ in self.configs])
-        self.critics = Parameters([{"q0": self.critic.initial(rng)} for _ in self.configs])
+        features, sizes = self.inputs.num_features, (self.num_members, rng)
+        self.actors = Parameters(config, {"pi": (features, width, 0.01)}, *sizes)
+        self.critics = Parameters(config, {"q0": (features + width, 1, 1.0)}, *sizes)
         self.target_actors, self.target_critics = self.actors.copy(), self.critics.copy()
         self.actor_optimizer, self.critic_optimizer = Adam(self.actors), Adam(self.critics)
         self.replay = self._new_replay()
@@ -84,8 +82,8 @@ class DDPG(TransitionLearner):
 
     def policy(self, actors: Parameters, x: Tensor) -> Tensor:
         """π(s), (P, B, D) in (−1, 1)."""
-        return self.actor(actors.views["pi"], x).tanh()
+        return actors("pi", x).tanh()
 
     def values(self, critics: Parameters, x: Tensor, actions: Tensor) -> Tensor:
         """Q(s, a), (P, B)."""
-        return self.critic(critics.views["q0"], torch.cat([x, actions], dim=-1))[..., 0]
+        return critics("q0", torch.cat([x, actions], dim=-1))[..., 0]

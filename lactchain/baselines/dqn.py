@@ -24,7 +24,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.networks import Network, Parameters
+from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Adam, TransitionLearner, mean_metrics, mean_row
 from lactchain.baselines.transitions import Minibatch, TransitionData
 from lactchain.errors import ConfigError
@@ -38,9 +38,8 @@ class QLearner(TransitionLearner):
         name, space, config = type(self).__name__, self.action_space, self.config
         if not (isinstance(space, spaces.Discrete) and space.start == 0):
             raise ConfigError(f"{name}: expected Discrete actions from 0, got {space}")
-        features = self.inputs.num_features
-        self.network = Network(features, config.hidden, int(space.n), config.activation)
-        self.parameters = Parameters([{"q": self.network.initial(self.rng)} for _ in self.configs])
+        networks = {"q": (self.inputs.num_features, int(space.n), 1.0)}
+        self.parameters = Parameters(config, networks, self.num_members, self.rng)
         self.target = self.parameters.copy()
         self.optimizer = Adam(self.parameters)
         if config.average_weights:
@@ -59,8 +58,7 @@ class QLearner(TransitionLearner):
         """
         with torch.inference_mode():
             acting = self.parts.get("average", self.parameters) if greedy else self.parameters
-            values = self.network(acting.views["q"], self.encode(observations))
-            best = values.argmax(-1).numpy()
+            best = acting("q", self.encode(observations)).argmax(-1).numpy()
         if greedy:
             return best
         explores = self.rng.random(best.shape) < epsilon
@@ -68,13 +66,13 @@ class QLearner(TransitionLearner):
 
     def values(self, x: Tensor) -> Tensor:
         """Q(s, ·) of the online network, (P, B, A)."""
-        return self.network(self.parameters.views["q"], x)
+        return self.parameters("q", x)
 
     def targets(self, batch: Minibatch) -> Tensor:
         """Targets r + γ(1 − terminated) Q'(s', a'), (P, B); a time limit ends no value."""
         with torch.no_grad():
             x = self.encode(batch.next_observations)
-            q_target = self.network(self.target.views["q"], x)
+            q_target = self.target("q", x)
             q_online = self.values(x) if self.config.double else q_target
             alive = torch.from_numpy(~batch.terminated).float()
             rewards = self.config.reward_scale * torch.from_numpy(batch.rewards)
@@ -128,8 +126,8 @@ class CQL(QLearner):
     def _make_parts(self) -> None:
         super()._make_parts()
         shape = (1, self.inputs.num_features)
-        units = {"mean": [np.zeros(shape)], "deviation": [np.ones(shape)]}
-        self.units = Parameters([units for _ in self.configs]).copy()
+        units = {"mean": np.zeros(shape), "deviation": np.ones(shape)}
+        self.units = Parameters(self.config, {}, self.num_members, self.rng, units).copy()
 
     def advance(self, data: TransitionData, progress: float = 0.0) -> dict[str, np.ndarray]:
         """One iteration: `num_updates` updates on random transitions, whose actions are legal."""

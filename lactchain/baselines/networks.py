@@ -1,6 +1,6 @@
 """Small networks for P members at once: every parameter carries a leading member axis.
 
-A network is a shape; its parameters are one tensor (P, K), of which weights and biases are views.
+All parameters are one tensor (P, K), of which weights and biases are views.
 So copying members, Polyak averaging, clipping and Adam are single operations however many layers
 and members there are, and a layer is one `baddbmm` for all members. P = 1 is the ordinary case.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional as F
 
+from lactchain.baselines.settings import AgentConfig
 from lactchain.baselines.state_files import Stored
 from lactchain.errors import ConfigError
 
@@ -84,66 +85,51 @@ def _bounds(space: spaces.Space) -> Tensor:
     raise ConfigError(f"rescale_observations: expected a Box with finite bounds, got {space}")
 
 
-class Network:
-    """An MLP for any number of members.
-
-    Its last layer has no activation, and an initial weight of scale `output_gain`.
-
-    Attributes:
-        sizes: of a layer's inputs, of the first one on, and of the outputs.
-    """
-
-    def __init__(
-        self,
-        num_inputs: int,
-        hidden: Sequence[int],
-        num_outputs: int,
-        activation: str = "relu",
-        output_gain: float = 1.0,
-    ) -> None:
-        self.activation, self.output_gain = ACTIVATIONS[activation], output_gain
-        self.sizes = num_inputs, *hidden, num_outputs
-
-    def initial(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Weight (in, out) and bias (1, out) of each layer of one member, in turn.
-
-        Weights are orthogonal (Saxe et al. 2014), biases 0.
-        """
-        gains = [math.sqrt(2.0)] * (len(self.sizes) - 2) + [self.output_gain]
-        values = []
-        for gain, (size_in, size_out) in zip(gains, pairwise(self.sizes), strict=True):
-            values += [gain * _orthogonal(size_in, size_out, rng), np.zeros((1, size_out))]
-        return [value.astype(np.float32) for value in values]
-
-    def __call__(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Outputs (P, B, num_outputs) of inputs (P, B, num_inputs).
-
-        Parameters are each (P, *shape), in the order of `initial`.
-        """
-        layers = zip(parameters[::2], parameters[1::2], strict=True)
-        *hidden, (last_weight, last_bias) = layers
-        for weight, bias in hidden:
-            x = self.activation(torch.baddbmm(bias, x, weight))
-        return torch.baddbmm(last_bias, x, last_weight)
-
-
 class Parameters(Stored):
-    """The parameters of some networks, and of whatever else is learnt, as one tensor (P, K).
+    """MLPs of P members, and whatever else these learn, as one tensor (P, K).
+
+    Last layers have no activation. Weights begin orthogonal (Saxe et al. 2014), and biases at 0.
+
+    Args:
+        config: an `AgentConfig`; all networks have its hidden layers and its activation.
+        networks: name → inputs, outputs, and the scale of the last layer's weight.
+        num_members: P.
+        rng: of the weights, which are drawn for one member after the other.
+        others: name → first value of an array that is no network.
 
     Attributes:
         flat: (P, K); changing it in place changes the views.
-        views: name → the parameters of that name, each (P, *shape), leaves that take gradients.
+        views: name → the parameters of that name, each (P, *shape), leaves that take gradients; of
+            a network weight (in, out) and bias (1, out) of each layer in turn.
     """
 
     stored = ("flat",)
 
-    def __init__(self, members: Sequence[dict[str, list[np.ndarray]]]) -> None:
-        rows = [
-            np.concatenate([value.ravel() for values in member.values() for value in values])
-            for member in members
-        ]
-        self.shapes = {name: [v.shape for v in values] for name, values in members[0].items()}
+    def __init__(
+        self,
+        config: AgentConfig,
+        networks: Mapping[str, tuple[int, int, float]],
+        num_members: int,
+        rng: np.random.Generator,
+        others: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self.activation, rows = ACTIVATIONS[config.activation], []
+        for _ in range(num_members):
+            values = {
+                name: _first_layers((inputs, *config.hidden, outputs), gain, rng)
+                for name, (inputs, outputs, gain) in networks.items()
+            } | {name: [value] for name, value in (others or {}).items()}
+            rows.append(np.concatenate([v.ravel() for of_name in values.values() for v in of_name]))
+        self.shapes = {name: [v.shape for v in of_name] for name, of_name in values.items()}
         self._hold(torch.from_numpy(np.stack(rows).astype(np.float32)))
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        """What a network makes (P, B, outputs) of inputs (P, B, inputs)."""
+        views = self.views[name]
+        *hidden, (last_weight, last_bias) = zip(views[::2], views[1::2], strict=True)
+        for weight, bias in hidden:
+            x = self.activation(torch.baddbmm(bias, x, weight))
+        return torch.baddbmm(last_bias, x, last_weight)
 
     def _hold(self, flat: Tensor, requires_grad: bool = True) -> None:
         self.flat = flat
@@ -182,6 +168,16 @@ def unflatten(flat: Any, layout: dict[str, list[tuple[int, ...]]]) -> dict[str, 
             networks[name].append(flat[:, start:stop].reshape(-1, *shape))
             start = stop
     return networks
+
+
+def _first_layers(
+    sizes: Sequence[int], output_gain: float, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Weight and bias of each layer of one member's network in turn."""
+    gains, values = [math.sqrt(2.0)] * (len(sizes) - 2) + [output_gain], []
+    for gain, (size_in, size_out) in zip(gains, pairwise(sizes), strict=True):
+        values += [gain * _orthogonal(size_in, size_out, rng), np.zeros((1, size_out))]
+    return [value.astype(np.float32) for value in values]
 
 
 def _orthogonal(rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from lactchain.baselines.member_envs import MemberEnvs
-from lactchain.baselines.networks import Network, Parameters
+from lactchain.baselines.networks import Parameters
 from lactchain.baselines.population import Adam, Population
 from lactchain.errors import ConfigError
 from lactchain.functional.losses import generalized_advantages, ppo_clip_loss
@@ -60,17 +60,11 @@ class PPO(Population):
         self.is_discrete = isinstance(space, spaces.Discrete) and space.start == 0
         if not self.is_discrete and not isinstance(space, spaces.Box):
             raise ConfigError(f"PPO: expected Discrete actions from 0 or Box actions, got {space}")
-        self.num_outputs = int(space.n) if self.is_discrete else math.prod(space.shape)
-        self.actor = Network(features, config.hidden, self.num_outputs, config.activation, 0.01)
-        self.critic = Network(features, config.hidden, 1, config.activation)
-        self.parameters = Parameters([self._initial() for _ in self.configs])
+        num_outputs = int(space.n) if self.is_discrete else math.prod(space.shape)
+        networks = {"actor": (features, num_outputs, 0.01), "critic": (features, 1, 1.0)}
+        others = {} if self.is_discrete else {"log_std": np.zeros((1, num_outputs))}
+        self.parameters = Parameters(config, networks, self.num_members, self.rng, others)
         self.optimizer = Adam(self.parameters, eps=1e-5)
-
-    def _initial(self) -> dict[str, list[np.ndarray]]:
-        values = {"actor": self.actor.initial(self.rng), "critic": self.critic.initial(self.rng)}
-        if not self.is_discrete:
-            values["log_std"] = [np.zeros((1, self.num_outputs))]
-        return values
 
     def act(self, observations: np.ndarray, greedy: bool = False) -> np.ndarray:
         """Actions (P, N, …) for observations (P, N, …); greedy: the most likely ones."""
@@ -182,7 +176,7 @@ class PPO(Population):
 
     def _logps_and_entropy(self, rows: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions and entropies of the policy, (P, B) each."""
-        outputs = self.actor(self.parameters.views["actor"], rows)
+        outputs = self.parameters("actor", rows)
         if self.is_discrete:
             logps = outputs.log_softmax(-1)
             entropy = -(logps.exp() * logps).sum(-1)
@@ -195,11 +189,11 @@ class PPO(Population):
 
     def _values(self, rows: Tensor) -> Tensor:
         """V(s), (P, B)."""
-        return self.critic(self.parameters.views["critic"], rows)[..., 0]
+        return self.parameters("critic", rows)[..., 0]
 
     def _sample(self, x: Tensor, greedy: bool = False) -> Tensor:
         """Actions (P, N, …), continuous ones not yet clipped."""
-        outputs = self.actor(self.parameters.views["actor"], x)
+        outputs = self.parameters("actor", x)
         if self.is_discrete:
             if not greedy:
                 outputs = outputs + torch.from_numpy(self.rng.gumbel(size=outputs.shape))
