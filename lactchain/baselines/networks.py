@@ -175,13 +175,9 @@ def _first_layers(
 ) -> list[np.ndarray]:
     """Weight and bias of each layer of one member's network in turn."""
     gains, values = [math.sqrt(2.0)] * (len(sizes) - 2) + [output_gain], []
-    for gain, (size_in, size_out) in zip(gains, pairwise(sizes), strict=True):
-        values += [gain * _orthogonal(size_in, size_out, rng), np.zeros((1, size_out))]
+    for gain, (rows, columns) in zip(gains, pairwise(sizes), strict=True):
+        # A weight has orthonormal rows or columns, whichever are fewer.
+        q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+        q = q * np.sign(np.diag(r))
+        values += [gain * (q if rows >= columns else q.T), np.zeros((1, columns))]
     return [value.astype(np.float32) for value in values]
-
-
-def _orthogonal(rows: int, columns: int, rng: np.random.Generator) -> np.ndarray:
-    """A weight with orthonormal rows or columns, whichever are fewer."""
-    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
-    q = q * np.sign(np.diag(r))
-    return q if rows >= columns else q.T

@@ -175,8 +175,6 @@ class Population(Stored, ABC):
 class TransitionLearner(Population):
     """Members that learn from minibatches of transitions: DQN, DDPG and CQL."""
 
-    replay: ReplayBuffer
-
     @abstractmethod
     def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members on (P, B, …), learning rates times `left`; metrics, each (P,)."""

@@ -69,7 +69,6 @@ class Training(Stored):
         world, seed, agent_class = config.environment, config.run.seed, AGENTS[type(config.agent)]
         self.agent = agent_class([config.agent] * self.loop.num_members, *spaces_of(world), seed)
         self._is_offline = isinstance(config, TrainCQLConfig)
-        self._unit = "updates" if self._is_offline else "steps"
         self.source: Any
         if self._is_offline:
             self.source = _recorded(config, run, self.agent)
@@ -116,7 +115,8 @@ class Training(Stored):
             raise Interrupted(stop_requested(), f"{self.run.directory}: {stop}, {what}") from stop
 
     def _learn_to_the_end(self) -> None:
-        with under_way(self._unit, self.loop.total_steps) as step:
+        unit = "updates" if self._is_offline else "steps"
+        with under_way(unit, self.loop.total_steps) as step:
             step.resumed(self.steps)
             self._evaluate_if_due()  # again, where a stop cut it short
             while not self._is_over():
@@ -167,7 +167,8 @@ class Training(Stored):
         self._episodes = []
         seconds, start = time.process_time() - self._began[0], self._began[1]
         rate = (self.steps - start) * self.loop.num_members / max(seconds, 1e-9)
-        record[f"time/{'' if self._is_offline else 'env_'}{self._unit}_per_second"] = rate
+        unit = "updates" if self._is_offline else "env_steps"
+        record[f"time/{unit}_per_second"] = rate
         self._record(record, self.run.log)
 
     def _evaluate_if_due(self) -> None:

@@ -4,14 +4,10 @@ Writes RUN/best/ and RUN/last/ (weights), RUN/evaluations.json, RUN/report.html
 and RUN/summary.json. A file RUN/stop ends the run in good order.
 """
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from lactchain.baselines.settings import TrainAgentConfig
 from lactchain.stages.stage_run import stage
-
-if TYPE_CHECKING:
-    from lactchain.baselines.settings import TrainAgentConfig
 
 
 def train_agent(config: TrainAgentConfig) -> dict[str, Any]:
