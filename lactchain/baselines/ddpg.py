@@ -4,8 +4,6 @@ Source: Lillicrap et al. 2015. The actor is trained through the online critic; t
 for targets alone. Exploration is Gaussian noise on the actions, drawn for each copy by itself.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from gymnasium import spaces

@@ -14,8 +14,6 @@ actions that the data lack are pushed below those that they hold. Observations t
 brought to mean 0 and deviation 1 by the data's own statistics (Fujimoto & Gu 2021).
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -5,8 +5,6 @@ end would favour short ones; summing rewards over a number of steps gives every 
 the same score.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -7,8 +7,6 @@ and episodes are summed from their first step to their last. An interrupted run 
 back where they were.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from copy import deepcopy

@@ -5,13 +5,11 @@ So copying members, Polyak averaging, clipping and Adam are single operations ho
 and members there are, and a layer is one `baddbmm` for all members. P = 1 is the ordinary case.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -138,7 +136,7 @@ class Parameters(Stored):
             for name, views in unflatten(flat, self.shapes).items()
         }
 
-    def copy(self) -> Parameters:
+    def copy(self) -> Self:
         """The same values in memory of their own, for a target network."""
         twin = copy.copy(self)
         twin._hold(self.flat.clone(), requires_grad=False)
@@ -150,7 +148,7 @@ class Parameters(Stored):
         gradients = torch.autograd.grad(loss, leaves)
         return torch.cat([gradient.flatten(1) for gradient in gradients], dim=1)
 
-    def move_towards(self, other: Parameters, tau: Tensor | float) -> None:
+    def move_towards(self, other: Self, tau: Tensor | float) -> None:
         """Polyak average θ ← (1 − τ)θ + τθ', τ a number or one for each member (P, 1)."""
         self.flat.lerp_(other.flat, tau)
 

@@ -1,7 +1,5 @@
 """P members of one algorithm, trained as one batched computation with settings of their own."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ actions are Gaussian with a deviation that does not depend on the state; what le
 by the environment's bounds, so log-probability and entropy are those of what was sampled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import NamedTuple

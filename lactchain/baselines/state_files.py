@@ -1,7 +1,5 @@
 """State, on disk too: nested mappings of arrays and plain values, as safetensors and JSON."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Mapping

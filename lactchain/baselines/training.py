@@ -6,8 +6,6 @@ RUN/evaluations.json  returns of every evaluation, by member
 RUN/stop           a file of this name, made by anybody, ends the run in good order
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict

@@ -5,8 +5,6 @@ memory, and be wrong at the ring's seam, at every episode's end, and with severa
 environment, whose transitions lie interleaved.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ Members that agree in all that shapes a computation are trained as one batch, wh
 are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

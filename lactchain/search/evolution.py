@@ -17,12 +17,10 @@ was cut:
     RUN/stop            a file of this name, made by anybody, ends the search in good order
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -69,7 +67,7 @@ class Individual:
     parent_fitness: float | None = None
     num_evaluations: int = 0
 
-    def judged(self, fitness: float) -> Individual:
+    def judged(self, fitness: float) -> Self:
         """The same after one more evaluation."""
         count = self.num_evaluations
         mean = fitness if count == 0 else (count * self.fitness + fitness) / (count + 1)

@@ -12,8 +12,6 @@ were linear. What an optimiser knows about the weights (`moments`) is changed al
 being 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
