@@ -9,8 +9,6 @@ An environment step is one completion. Each round and each evaluation is a run f
 RUN/members/, which goes on where it was killed.
 """
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Sequence
