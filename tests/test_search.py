@@ -62,7 +62,7 @@ def weights_of(learnt):
 
 def outputs(kind, config, learnt, spaces):
     """What the networks and targets of a member say about some states, and actions."""
-    population = join(kind, [Child(config, learnt, {})], *spaces, seed=0)
+    population = join(kind, [Child(config, learnt, {})], spaces, seed=0)
     rng = np.random.default_rng(5)
     x = torch.from_numpy(rng.standard_normal((1, 50, *spaces[0].shape)).astype(np.float32))
     actions = torch.from_numpy(rng.uniform(-1, 1, (1, 50, 1)).astype(np.float32))
@@ -78,7 +78,7 @@ def outputs(kind, config, learnt, spaces):
 def test_members_that_are_joined_again_are_what_they_were(kind, config):
     population, _, spaces = trained(config, kind, num_members=3)
     members = [Child(config, take(population, member), {}) for member in (2, 0)]
-    again = join(kind, members, *spaces, seed=1)
+    again = join(kind, members, spaces, seed=1)
     for name, part in population.state_dict()["parts"].items():
         other = again.state_dict()["parts"][name]
         for key, value in part.items():

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from lactchain.baselines.evaluation import evaluate_agent
 from lactchain.baselines.member_envs import MemberEnvs, Transition, spaces_of
@@ -117,7 +116,7 @@ class AgentSpecies(Species):
         """The members as populations of those that fit together, with their places."""
         for places in batches(members):
             own = [members[place] for place in places]
-            yield places, join(self.kind, own, *self.spaces, [*seed, places[0]])
+            yield places, join(self.kind, own, self.spaces, [*seed, places[0]])
 
     def _judge(
         self, members: Sequence[Individual], num_episodes: int, seed: int
@@ -143,15 +142,14 @@ def take(population: Population, member: int) -> dict[str, Any]:
 
 
 def join(
-    kind: type[Population],
-    members: Sequence[Any],
-    observation_space: spaces.Space,
-    action_space: spaces.Space,
-    seed: int | Sequence[int],
+    kind: type[Population], members: Sequence[Any], spaces: Any, seed: int | Sequence[int]
 ) -> Population:
-    """A population of members, each with a `config` and a `state`, that `batches` finds to fit."""
+    """A population of members, each with a `config` and a `state`, that `batches` finds to fit.
+
+    The spaces are those of `spaces_of`.
+    """
     configs, states = zip(*((member.config, member.state) for member in members), strict=True)
-    population = kind(configs, observation_space, action_space, seed)
+    population = kind(configs, *spaces, seed)
     population.num_updates = states[0]["num_updates"]
     parts = over_leaves(
         lambda *rows: np.concatenate(rows) if np.ndim(rows[0]) else rows[0],
@@ -171,11 +169,7 @@ def batches(members: Sequence[Any]) -> list[list[int]]:
     for place, member in enumerate(members):
         own = own_settings(type(member.config))
         fields = tuple((k, value) for k, value in vars(member.config).items() if k not in own)
-        stored = tuple(
-            value.shape if isinstance(value, np.ndarray) else value
-            for part in member.state["parts"].values()
-            for value in part.values()
-        )
+        stored = str(over_leaves(lambda value: np.shape(value) or value, member.state["parts"]))
         found.setdefault((fields, stored), []).append(place)
     return list(found.values())
 
