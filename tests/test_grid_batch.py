@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_gridworld import DOWN, LEFT, WORLDS, at
 
-from lactchain.baselines.vector import ResumableLoop
+from lactchain.baselines.member_envs import ResumableLoop
 from lactchain.worlds.gridworld import GridWorld
 from lactchain_extras.grid_batch import GridWorldVectorEnv
 
