@@ -268,6 +268,5 @@ def test_a_row_of_the_table_names_the_figures_that_the_target_still_lacks():
     results = RoundResults(RunPipelineConfig(target=target), None)
     first = EXACT | {"success_rate": 1.0, "sampled_invalid_rate": 0.0037, "alarms": ["bumps"]}
     results.evaluations.extend([first, first | {"sampled_invalid_rate": 0.003, "alarms": []}])
-    results._ends.extend([1.0, 3.0])
-    rows = [results._row(0), results._row(1)]
+    rows = [results._row(number, took=1.0) for number in (0, 1)]
     assert [row["notes"] for row in rows] == ["bumps; unmet: no chain", ""]

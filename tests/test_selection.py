@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from script_setups import config_of, run_here
 
-from lactchain.config.settings import EnvironmentConfig, HeldBackConfig, RunConfig
+from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.evaluations import EpisodeResult, read_episodes, write_episodes
 from lactchain.data.intervals import paired_interval, share_interval
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import language_env
-from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluationConfig, enough_per_start
-from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.round_results import Selection, score
+from lactchain.stages.round_results import is_worse, score
 
 
 def test_the_interval_of_paired_differences_by_hand():
@@ -88,11 +86,8 @@ def test_a_round_is_worse_by_two_figures_that_are_no_luck(tmp_path, greedy, samp
             folder = tmp_path / f"run/round_{number}/selection/{how}"
             folder.mkdir(parents=True)
             write_episodes(folder / "episodes.json", episodes)
-    config = RunPipelineConfig(run=RunConfig(run_dir=str(tmp_path / "run")))
-    with Run.open(tmp_path / "other", config) as run:
-        run.directory = tmp_path / "run"
-        assert Selection(config, run).is_worse(1, best=0) is worse
-        assert not Selection(config, run).is_worse(0, best=0)
+    assert is_worse(tmp_path / "run", 1, best=0) is worse
+    assert not is_worse(tmp_path / "run", 0, best=0)
 
 
 def test_the_score_of_a_round_adds_up_what_it_is_compared_by():

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,54 +84,48 @@ learnt than one that is asked to."""
 log = logging.getLogger(__name__)
 
 
-class Selection:
-    """Plays the rounds of a pipeline on their own start states, and compares them."""
+def play_selection(
+    config: RunPipelineConfig, actor: GuidedActorConfig, folder: RunConfig
+) -> dict[str, float]:
+    """Plays a round's actor on the sample for selection: `selection/<how>/<figure>`.
 
-    def __init__(self, config: RunPipelineConfig, run: Run) -> None:
-        self.config, self.run = config, run
+    Args:
+        folder: of the round's selection; that of each way to play lies in it.
+    """
+    settings = EvaluationConfig(
+        num_envs=config.evaluation.num_envs,
+        num_starts=config.selection.num_starts,
+        sample="selection",
+        num_samples=0,
+    )
+    found = {}
+    for how, temperature in TEMPERATURES.items():
+        run = replace(folder, run_dir=f"{folder.run_dir}/{how}")
+        player = replace(actor, temperature=temperature)
+        figures = evaluate.main(EvaluateConfig(run, config.environment, player, settings))
+        for name in ("success_rate", "success_within_2_chains"):
+            found[f"selection/{how}/{name}"] = practised(figures, name)
+    return found
 
-    def play(self, actor: GuidedActorConfig, folder: RunConfig) -> dict[str, float]:
-        """Plays a round's actor, and returns its figures: `selection/<how>/<figure>`.
 
-        Args:
-            folder: of the round's selection; that of each way to play lies in it.
-        """
-        found = {}
-        for how, temperature in TEMPERATURES.items():
-            config = EvaluateConfig(
-                run=replace(folder, run_dir=f"{folder.run_dir}/{how}"),
-                environment=self.config.environment,
-                actor=replace(actor, temperature=temperature),
-                evaluation=EvaluationConfig(
-                    num_envs=self.config.evaluation.num_envs,
-                    num_starts=self.config.selection.num_starts,
-                    sample="selection",
-                    num_samples=0,
-                ),
-            )
-            figures = evaluate.main(config)
-            for name in ("success_rate", "success_within_2_chains"):
-                found[f"selection/{how}/{name}"] = practised(figures, name)
-        return found
+def is_worse(run_dir: Path, number: int, best: int) -> bool:
+    """Whether a round is worse than another: its interval of the difference excludes equality.
 
-    def is_worse(self, number: int, best: int) -> bool:
-        """Whether a round is worse than another: its interval of the difference excludes equality.
+    In greedy and in sampled success, or in greedy success within two completions; never in greedy
+    success alone, which a player that stops to wander loses by getting better.
+    """
 
-        In greedy and in sampled success, or in greedy success within two completions; never in
-        greedy success alone, which a player that stops to wander loses by getting better.
-        """
-
-        def falls(how: str, most_chains: float = math.inf) -> bool:
-            before, after = (self._successes(n, how, most_chains) for n in (best, number))
-            return paired_interval(before, after)[1] < 0
-
-        return falls("greedy", most_chains=2) or (falls("greedy") and falls("sampled"))
-
-    def _successes(self, number: int, how: str, most_chains: float) -> np.ndarray:
+    def solved(number: int, how: str, most_chains: float) -> np.ndarray:
         """Whether each practised start state was solved within so many completions (N,)."""
-        folder = self.run.directory / f"round_{number}/selection/{how}"
-        results = [r for r in read_episodes(folder / "episodes.json") if not r.held_back]
-        return np.array([float(r.success and r.num_chains <= most_chains) for r in results])
+        results = read_episodes(run_dir / f"round_{number}/selection/{how}/episodes.json")
+        kept = (r for r in results if not r.held_back)
+        return np.array([float(r.success and r.num_chains <= most_chains) for r in kept])
+
+    def falls(how: str, most_chains: float = math.inf) -> bool:
+        before, after = (solved(n, how, most_chains) for n in (best, number))
+        return paired_interval(before, after)[1] < 0
+
+    return falls("greedy", most_chains=2) or (falls("greedy") and falls("sampled"))
 
 
 def score(figures: dict[str, Any]) -> float:
@@ -146,6 +141,7 @@ class RoundResults:
         evaluations: figures before the first round, and after each with its alarms.
         models: the actor and the critic that each of them is of.
         actor_summaries, critic_summaries: of the stages that trained them.
+        bases: the models that actor and critic began with.
     """
 
     def __init__(self, config: RunPipelineConfig, run: Run) -> None:
@@ -154,8 +150,9 @@ class RoundResults:
         self.models: list[tuple[ActorConfig, str | None]] = []
         self.actor_summaries: list[dict[str, Any]] = []
         self.critic_summaries: list[dict[str, Any]] = []
+        self.bases: dict[str, str] = {}
         self._table = GrowingTable()
-        self._ends = [0.0]
+        self._ended = 0.0
 
     def add(
         self, figures: dict[str, Any], actor: ActorConfig, critic: str | None, undone: bool = False
@@ -177,12 +174,12 @@ class RoundResults:
         metrics = {f"eval/{name}": value for name, value in figures.items()}
         metrics |= {f"alarm/{name}": int(is_on) for name, is_on in fired.items()}
         metrics |= {"time/wall_seconds": self.run.worked()["wall_seconds"]}
-        record = self.run.log_once(metrics, step=number)
-        self._ends.append(record["time/wall_seconds"])
+        ended = self.run.log_once(metrics, step=number)["time/wall_seconds"]
         names = [name for name, is_on in fired.items() if is_on] + ["undone"] * undone
         self.evaluations.append(figures | {"alarms": names, "undone": undone})
         self.models.append((actor, critic))
-        self._table.add(self._row(number))
+        self._table.add(self._row(number, ended - self._ended))
+        self._ended = ended
 
     @property
     def kept(self) -> list[dict[str, Any]]:
@@ -197,10 +194,7 @@ class RoundResults:
     @property
     def best(self) -> int:
         """The best round of those that count, by the sample for selection; the first of equals."""
-        return max(
-            (number for number, figures in enumerate(self.evaluations) if not figures["undone"]),
-            key=lambda number: score(self.evaluations[number]),
-        )
+        return self.evaluations.index(max(self.kept, key=score))
 
     def note(self) -> str:
         """How good the last round is, for the line that shows the work in progress."""
@@ -224,16 +218,14 @@ class RoundResults:
         return self.target_met_by() is not None or self.stand_still() or self._goes_in_circles()
 
     def _goes_in_circles(self) -> bool:
-        if self.config.selection is None:
-            return False
         if not all(figures["undone"] for figures in self.evaluations[-MOST_UNDONE:]):
             return False
         log.warning("%d rounds in a row were undone: the run ends", MOST_UNDONE)
         return True
 
-    def _row(self, number: int) -> dict[str, Any]:
+    def _row(self, number: int, took: float) -> dict[str, Any]:
         """What people see of a round."""
-        figures, took = self.evaluations[number], self._ends[-1] - self._ends[-2]
+        figures = self.evaluations[number]
         shown = {title: practised(figures, name) for title, name in SHOWN.items()}
         if self.config.environment.held_back is not None:
             shown["held back"] = figures.get("held_back/success_rate")
@@ -250,11 +242,14 @@ class RoundResults:
         return max(met, default=None)
 
     def _unmet(self, figures: dict[str, Any]) -> list[str]:
-        """The figures that are not as good as the target asks."""
+        """The figures that are not as good as the target asks, or could not be computed."""
+
+        def meets(name: str, bound: float) -> bool:
+            figure = practised(figures, name)
+            return figure is not None and (figure <= bound if name in AT_MOST else figure >= bound)
+
         return [
-            name
-            for name, bound in (self.config.target or {}).items()
-            if not _meets(practised(figures, name), bound, name in AT_MOST)
+            name for name, bound in (self.config.target or {}).items() if not meets(name, bound)
         ]
 
     def stand_still(self) -> bool:
@@ -298,21 +293,13 @@ class RoundResults:
             there = (self.run.directory / source / name).is_dir()  # else it was given, or is none
             stand_for(self.run.path(name), f"{source}/{name}" if there else None)
 
-    def _bases(self) -> dict[str, Any]:
-        """Where the weights come from that actor and critic began with; see `described`."""
-        from lactchain.data.base_models import described
-
-        models = {"actor": self.config.actor.model, "critic": self.config.critic.config.model}
-        if self.config.tiny is not None:
-            built = self.run.directory / "base"
-            models = {"actor": str(built / "actor"), "critic": str(built / "encoder")}
-        return {name: described(model) for name, model in models.items()}
-
     def summary(self) -> dict[str, Any]:
         """What `summary.json` holds: the figures before and after, and those of every round.
 
         All processes ask for it together.
         """
+        from lactchain.data.base_models import described
+
         chosen = self.chosen()
         before, after = self.evaluations[0], self.evaluations[chosen]
         first = self.critic_summaries[0]
@@ -322,8 +309,7 @@ class RoundResults:
             "seed": self.config.run.seed,
             "success_rate_before": before.get("success_rate"),
             "success_rate_after": after.get("success_rate"),
-            **_present(after, INTERVAL_OF_A_SAMPLE),
-            **_present(after, FIGURES_OF_CHANCE),
+            **_present(after, INTERVAL_OF_A_SAMPLE + FIGURES_OF_CHANCE),
             "success_within_2_chains": after.get("success_within_2_chains"),
             "mean_chain_length": after["mean_chain_length"],
             "actions_over_shortest": after.get("actions_over_shortest"),
@@ -340,7 +326,7 @@ class RoundResults:
             "round": chosen,
             "actor": {"model": actor.model, "adapter": actor.adapter},
             "critic": critic,
-            "bases": self._bases(),
+            "bases": {name: described(model) for name, model in self.bases.items()},
             "alarms": alarms.first_rounds([figures["alarms"] for figures in self.evaluations]),
             "rounds": [
                 {"round": number} | _figures_of_round(figures)
@@ -367,11 +353,6 @@ def merit(figures: Mapping[str, Any]) -> tuple[float, float]:
 
 def _or_worst(figure: float | None) -> float:
     return -math.inf if figure is None or math.isnan(figure) else figure
-
-
-def _meets(figure: float | None, bound: float, at_most: bool) -> bool:
-    """Whether a figure is as good as asked; one that could not be computed is not."""
-    return figure is not None and (figure <= bound if at_most else figure >= bound)
 
 
 def _figures_of_round(figures: dict[str, Any]) -> dict[str, Any]:

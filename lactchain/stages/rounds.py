@@ -31,10 +31,14 @@ from lactchain.runs.reporting import LivePage
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
-from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.round_results import RoundResults, Selection
+from lactchain.stages.pipeline_config import (
+    ActorStageConfig,
+    CriticStageConfig,
+    RunPipelineConfig,
+)
+from lactchain.stages.round_results import RoundResults, is_worse, play_selection
 from lactchain.stages.stage_run import note_servers
-from lactchain.stages.train_bc import TrainBCConfig
+from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
 
@@ -47,16 +51,8 @@ REPEATED = 32
 STEP_DECAY = 0.5
 """Factor on SimPO's learning rate and on target_kl after each round that was undone."""
 
-STAGE_KEYS = {
-    "warm_start": {name: f"warm_start.{name}" for name in ("behavior", "training", "target_skill")},
-    "critic": {
-        "critic": "critic.config",
-        "collect": "critic.collect",
-        "training": "critic.training",
-    },
-    "simpo": {name: f"simpo.{name}" for name in ("preferences", "loss", "training")},
-}
-"""Where a stage's settings stand in those of the pipeline."""
+SECTIONS = {"warm_start": WarmStartConfig, "critic": CriticStageConfig, "simpo": ActorStageConfig}
+"""The settings of the pipeline that are a stage's own, by the pipeline's names."""
 
 log = logging.getLogger(__name__)
 
@@ -80,16 +76,16 @@ class Rounds:
         self.results = RoundResults(config, run)
         recorder = plugins.add_on("recorder")
         self.recorder = recorder and recorder(config, run)
-        self.selection = None if config.selection is None else Selection(config, run)
         self.page = LivePage(run.directory)
         env = make_language_env(config.environment)
         env.start_states()  # that there are some
         if config.tiny is not None:
             self._build_tiny_models()
+        self.results.bases = {"actor": self.actor.model, "critic": self.encoder}
         with full_keys("critic"):
             check_critic(replace(config.critic.config, model=self.encoder))
         check_success_known(env, config.target or (), "target")
-        if self.selection is not None:
+        if config.selection is not None:
             check_success_known(env, ["success_rate"], "selection")
         self._asks_at_texts = env.view.outcomes is not None or env.view.model is None
 
@@ -111,14 +107,13 @@ class Rounds:
         if self.actor.decoding != "free" or self.is_done(0):
             return
         rollouts, seed = Rollouts(self.config.environment), self.config.run.seed
-        found = None
+        silent = None
         if distributed.is_main():
-            asked = replace(self.actor, temperature=1.0)
-            actor = load_player(asked, rollouts.env.grammar)
+            actor = load_player(replace(self.actor, temperature=1.0), rollouts.env.grammar)
             samples = sample_completions(actor, rollouts, ASKED, derive_seed(seed, "asked"))
-            found = round(ASKED * invalid_rate(samples))
+            silent = round(ASKED * invalid_rate(samples))
             free_memory()
-        if (silent := distributed.of_main(found)) > alarms.MOSTLY_SILENT * ASKED:
+        if (silent := distributed.of_main(silent)) > alarms.MOSTLY_SILENT * ASKED:
             raise ConfigError(
                 f"warm_start: expected an actor that answers in chains, but {silent} of {ASKED}"
                 f" free completions of {self.actor.model} are none; clone first (warm_start, as"
@@ -137,25 +132,22 @@ class Rounds:
         figures = evaluate.main(replace(evaluation(self.config, greedy), run=run))
         if self.recorder:
             self.recorder.record(number, self.actor, self.critic)
-        if self.selection is not None:
+        worse = False
+        if self.config.selection is not None:
             folder = self._stage(f"round_{number}/selection")
-            figures |= self.selection.play(greedy, folder)
-        worse = number > 0 and self.selection is not None
-        worse = worse and self.selection.is_worse(number, self.results.best)
+            figures |= play_selection(self.config, greedy, folder)
+            worse = number > 0 and is_worse(self.run.directory, number, self.results.best)
         self.results.add(figures, self.actor, self.critic, undone=worse)
         if worse:
-            self._undo(number)
+            best = self.results.best
+            # The critic stays, as it has seen more.
+            self.actor, _ = self.results.models[best]
+            log.warning(
+                "round %d is undone, since it is worse than round %d on the sample for selection:"
+                " the run goes on from that one with steps %g times as long",
+                *(number, best, STEP_DECAY),
+            )
         self.results.gather(self.results.chosen())
-
-    def _undo(self, number: int) -> None:
-        """Goes on with the actor of the best round; the critic stays, as it has seen more."""
-        best = self.results.best
-        self.actor, _ = self.results.models[best]
-        log.warning(
-            "round %d is undone, since it is worse than round %d on the sample for selection: the"
-            " run goes on from that one with steps %g times as long",
-            *(number, best, STEP_DECAY),
-        )
 
     def _sync(self, number: int) -> None:
         """Gives the servers the adapter as it stands, and looks whether they compute as it does.
@@ -176,7 +168,7 @@ class Rounds:
         rollouts = Rollouts(self.config.environment)
         free = replace(self.actor, decoding="free", temperature=1.0)
         seeds = [derive_seed(self.config.run.seed, "drift", i) for i in range(REPEATED)]
-        figures = {}
+        figures = None
         if distributed.is_main():
             texts = rollouts.observe(sampled_states(rollouts.env, REPEATED, seeds[0]))
             actor = engines.ServedActor.from_config(free, rollouts.env.grammar)
@@ -192,8 +184,7 @@ class Rounds:
 
     def train_critic(self, number: int) -> None:
         """The critic of a round; it goes on from that of the round before."""
-        player = recast(self.actor, PlayerConfig, decoding="constrained")
-        stage = criticism(self.config, player)
+        stage = criticism(self.config, recast(self.actor, PlayerConfig, decoding="constrained"))
         stage = replace(
             stage,
             run=self._stage(f"round_{number}/critic"),
@@ -232,13 +223,14 @@ class Rounds:
         decay = self.config.learning_rate_decay ** (number - 1) * shorter
         bound = None if loss.target_kl is None else loss.target_kl * shorter
         growth = self.config.nll_weight_growth ** (number - 1)
-        return TrainSimPOConfig(
+        return recast(
+            settings,
+            TrainSimPOConfig,
             run=self._stage(f"round_{number}/simpo"),
             environment=self.config.environment,
             actor=self.actor,
             critic=self.critic,
             trajectories=self._episodes(number),
-            preferences=settings.preferences,
             loss=replace(loss, nll_weight=loss.nll_weight * growth, target_kl=bound),
             training=replace(training, learning_rate=training.learning_rate * decay),
         )
@@ -293,20 +285,15 @@ def full_keys(stage: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         first = str(error).partition(":")[0].partition(".")[0]
-        if first not in STAGE_KEYS[stage]:
+        name = "config" if first == stage == "critic" else first
+        if name not in vars(SECTIONS[stage]()):
             raise
-        raise ConfigError(STAGE_KEYS[stage][first] + str(error).removeprefix(first)) from error
+        raise ConfigError(f"{stage}.{name}" + str(error).removeprefix(first)) from error
 
 
 def cloning(config: RunPipelineConfig, actor: ActorConfig) -> TrainBCConfig:
     """The warm start of an actor, without a run folder of its own."""
-    return TrainBCConfig(
-        environment=config.environment,
-        actor=actor,
-        behavior=config.warm_start.behavior,
-        training=config.warm_start.training,
-        target_skill=config.warm_start.target_skill,
-    )
+    return recast(config.warm_start, TrainBCConfig, environment=config.environment, actor=actor)
 
 
 def evaluation(config: RunPipelineConfig, actor: SamplerConfig) -> EvaluateConfig:
@@ -316,12 +303,7 @@ def evaluation(config: RunPipelineConfig, actor: SamplerConfig) -> EvaluateConfi
 
 def criticism(config: RunPipelineConfig, actor: PlayerConfig) -> TrainCriticConfig:
     """The training of a critic on an actor's episodes, without a run folder of its own."""
-    settings = config.critic
-    return TrainCriticConfig(
-        environment=config.environment,
-        actor=actor,
-        critic=settings.config,
-        collect=settings.collect,
-        training=settings.training,
-        compare_with_exact=settings.compare_with_exact,
+    settings, world = config.critic, config.environment
+    return recast(
+        settings, TrainCriticConfig, environment=world, actor=actor, critic=settings.config
     )

@@ -21,7 +21,7 @@ from typing import Any
 
 from lactchain import plugins
 from lactchain.config.parsing import differences, to_dict, with_values
-from lactchain.config.settings import EnvironmentConfig, PlayerConfig, recast
+from lactchain.config.settings import EnvironmentConfig, PlayerConfig
 from lactchain.data import alarms
 from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import modules_of
@@ -196,10 +196,9 @@ def command(script: str, options: Mapping[str, Any], processes: int = 1) -> str:
 
 def _watching(config: RunPipelineConfig) -> dict[str, Any]:
     """The options of a game that the trained actor plays, in the world that it knows."""
-    asked = differences(to_dict(PlayerConfig()), to_dict(recast(config.actor, PlayerConfig)))
     world = differences(to_dict(EnvironmentConfig()), to_dict(config.environment))
     options: dict[str, Any] = {"actor.temperature": 0}
-    if "strategy" in asked:
+    if config.actor.strategy != PlayerConfig.strategy:
         options["actor.strategy"] = config.actor.strategy
     options |= {f"environment.{key}": value for key, (_, value) in world.items()}
     if "ansi" in make_language_env(config.environment).env.metadata["render_modes"]:

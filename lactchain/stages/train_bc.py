@@ -38,8 +38,7 @@ from lactchain.types import Action, Policy, Trajectory
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from lactchain.trainers.behavior_cloning import CloningRow, ReadingCheck
-    from lactchain.trainers.guards import GuardedTrainer
+    from lactchain.trainers.behavior_cloning import CloningRow
 
 log = logging.getLogger(__name__)
 
@@ -100,12 +99,8 @@ class TrainBCConfig(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(
-            self.pairs is None or self.trajectories is None,
-            "trajectories",
-            "null beside `pairs`",
-            self.trajectories,
-        )
+        one = self.pairs is None or self.trajectories is None
+        check(one, "trajectories", "null beside `pairs`", self.trajectories)
 
 
 def main(config: TrainBCConfig) -> dict[str, Any]:
@@ -123,42 +118,31 @@ def main(config: TrainBCConfig) -> dict[str, Any]:
 
 def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     """What is to be cloned, and the training on it."""
+    from lactchain.data.rollouts import Rollouts
     from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_actor
     from lactchain.trainers.base import save_result, train, training_arguments
-    from lactchain.trainers.behavior_cloning import BehaviorCloningTrainer
+    from lactchain.trainers.behavior_cloning import BehaviorCloningTrainer, ReadingCheck
 
-    env = make_language_env(config.environment)
+    rollouts, skill = Rollouts(config.environment), config.target_skill
+    env = rollouts.env
     model, tokenizer = load_actor(config.actor, trainable=True)
     rows, dropped = rows_to_clone(config, env, tokenizer)
     args = training_arguments(
         config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
     )
     trainer = BehaviorCloningTrainer(model, args, rows, tokenizer, run=run)
-    look = None if config.target_skill is None else reading_check(config, env, trainer)
+    if skill is not None:
+        look = ReadingCheck(trainer, skill, config.actor, rollouts, config.run.seed)
+        trainer.add_callback(look)
     train(trainer)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))
     summary = {"num_examples": len(rows), "num_dropped": sum(dropped.values())}
-    if look is not None:
+    if skill is not None:
         learnt = round(len(rows) * min(1.0, trainer.state.epoch))
         summary |= {"num_examples": learnt} | require_reading(look.figures(), config, learnt)
     plugins.call("card", config, run, "actor", summary)
     return summary
-
-
-def reading_check(
-    config: TrainBCConfig, env: LanguageEnv, trainer: "GuardedTrainer"
-) -> "ReadingCheck":
-    """What ends the cloning once the actor reads what states show when an episode begins."""
-    from lactchain.data.rollouts import Rollouts
-    from lactchain.trainers.behavior_cloning import ReadingCheck
-
-    asked = replace(config.actor, decoding="free", temperature=1.0)
-    states = sampled_states(env, len(env.start_states()), config.run.seed)
-    texts = Rollouts(config.environment).observe(states)
-    look = ReadingCheck(trainer, config.target_skill, asked, env, texts, config.run.seed)
-    trainer.add_callback(look)
-    return look
 
 
 def require_reading(
@@ -237,10 +221,8 @@ def behavior_examples(
     optimal = _optimal(env)
     policy, drawn = _mixture(optimal, env, config), derive_seed(seed, "behavior")
     states = sampled_states(env, config.num_chains, drawn, without=optimal.lost)
-    shown: dict[str, str] = {}
-    for key, state in zip(map(str, states), states, strict=True):
-        if key not in shown:  # a state is drawn often, and reads the same each time
-            shown[key] = env.reset(options={"state": state})[0]
+    distinct = {str(state): state for state in states}  # each is drawn often, and reads the same
+    shown = {key: env.reset(options={"state": state})[0] for key, state in distinct.items()}
     observations = [shown[str(state)] for state in states]
     seeds = [derive_seed(seed, "behavior", i) for i in range(config.num_chains)]
     return list(zip(observations, policy.act(observations, seeds), strict=True))

@@ -6,7 +6,8 @@ what it was trained on. A cloning may end when the actor reads (`ReadingCheck`).
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from transformers import (
 )
 
 from lactchain.config.settings import ActorConfig
+from lactchain.data.episodes import sampled_states
+from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import retrieval_figures
-from lactchain.environments.language import LanguageEnv
 from lactchain.errors import DataError
 from lactchain.models.actor import LanguageActor
 from lactchain.models.prompting import PromptTemplate, encode_completions
@@ -66,21 +68,33 @@ def cloning_rows(
         DataError: there were examples, and none is left; or another tokenizer's model sampled one.
     """
     template.check_untemplated(examples, "examples")
-    prompts = template.encode_batch([observation for observation, _ in examples])
-    actions = [action for _, action in examples]
-    completions = encode_completions(actions, tokenizer, "examples: row {}".format)
     rows, dropped = [], Counter()
-    for prompt, completion in zip(prompts, completions, strict=True):
+    for prompt, completion in _encoded(examples, template, tokenizer, "examples: row {}".format):
         if not completion:
             dropped["empty completion"] += 1
         elif max_length is not None and len(prompt) + len(completion) > max_length:
             dropped["over-long"] += 1
         else:
-            labels = [IGNORED] * len(prompt) + completion
-            rows.append({"input_ids": prompt + completion, "labels": labels})
+            rows.append(_row(prompt, completion))
     if examples and not rows:
         raise DataError(f"all {len(examples)} examples were dropped: {dict(dropped)}")
     return rows, dropped
+
+
+def _encoded(
+    examples: Sequence[tuple[str, Action]],
+    template: PromptTemplate,
+    tokenizer: PreTrainedTokenizerBase,
+    name: Callable[[int], str],
+) -> Iterator[tuple[list[int], list[int]]]:
+    """The token ids of each example's prompt and completion."""
+    prompts = template.encode_batch([observation for observation, _ in examples])
+    completions = encode_completions([action for _, action in examples], tokenizer, name)
+    return zip(prompts, completions, strict=True)
+
+
+def _row(prompt: list[int], completion: list[int]) -> CloningRow:
+    return {"input_ids": prompt + completion, "labels": [IGNORED] * len(prompt) + completion}
 
 
 class CompletionCollator:
@@ -189,19 +203,14 @@ def decision_rows(
         return "trajectories: episode {}, decision {}".format(*places[number])
 
     template.check_untemplated(decisions, "trajectories: decisions")
-    prompts = template.encode_batch([observation for observation, _ in decisions])
-    completions = encode_completions([action for _, action in decisions], tokenizer, name)
-    rows = []
-    for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        completion = completion or [tokenizer.eos_token_id]
-        if max_length is not None and len(prompt) + len(completion) > max_length:
+    encoded = _encoded(decisions, template, tokenizer, name)
+    rows = [_row(prompt, said or [tokenizer.eos_token_id]) for prompt, said in encoded]
+    for number, length in enumerate(len(row["input_ids"]) for row in rows):
+        if max_length is not None and length > max_length:
             raise DataError(
-                f"{name(number)}: prompt and completion take {len(prompt) + len(completion)} "
-                f"tokens, the model reads {max_length}; shorten environment.history or "
-                "actor.strategy"
+                f"{name(number)}: prompt and completion take {length} tokens, the model reads"
+                f" {max_length}; shorten environment.history or actor.strategy"
             )
-        labels = [IGNORED] * len(prompt) + completion
-        rows.append({"input_ids": prompt + completion, "labels": labels})
     return rows
 
 
@@ -210,7 +219,7 @@ class ReadingCheck(TrainerCallback):
 
     Args:
         actor: how it is asked; it answers freely, at temperature 1.
-        observations: of which some are asked, the same each time.
+        rollouts: some states are asked as they are when an episode begins, the same each time.
     """
 
     def __init__(
@@ -218,12 +227,14 @@ class ReadingCheck(TrainerCallback):
         trainer: GuardedTrainer,
         target_skill: float,
         actor: ActorConfig,
-        env: LanguageEnv,
-        observations: Sequence[str],
+        rollouts: Rollouts,
         seed: int,
     ) -> None:
-        self._trainer, self._target_skill, self._actor = trainer, target_skill, actor
-        self._env, self._observations, self._seed = env, observations, seed
+        self._trainer, self._target_skill = trainer, target_skill
+        self._actor = replace(actor, decoding="free", temperature=1.0)
+        self._env, self._seed = rollouts.env, seed
+        states = sampled_states(rollouts.env, len(rollouts.env.start_states()), seed)
+        self._observations = rollouts.observe(states)
         self._last: tuple[int, dict[str, float]] = -1, {}
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
