@@ -65,7 +65,7 @@ def test_monte_carlo_targets_are_the_returns_of_trajectories(critic, terminated)
     actual = sorted(zip(read, table.targets(values).tolist(), strict=True))
     assert [text for text, _ in actual] == [text for text, _ in expected]
     np.testing.assert_allclose([x for _, x in actual], [x for _, x in expected])
-    assert table.needs_values is not terminated
+    assert table.needs_values() is not terminated
 
 
 def test_of_what_follows_a_share_is_as_it_came_and_the_rest_the_value_of_the_next_state(critic):
@@ -261,7 +261,7 @@ def test_targets_of_cut_episodes_are_those_of_the_solved_critic(tiny, run_dir):
         trainer.table = EpisodeTable(episodes(terminated=False, num_rows=400), trainer.critic)
         found = trainer.solve()
         table, features = trainer.table, trainer.values(trainer.table.inputs, as_features=True)
-    assert table.needs_values
+    assert table.needs_values()
     folds = RidgeFolds(features, table.row_inputs, table.row_episodes % NUM_FOLDS)
     again = folds.solve(table.targets(found.values(features)))
     torch.testing.assert_close(again.values(features), found.values(features), atol=0.05, rtol=0)

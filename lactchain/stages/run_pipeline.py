@@ -36,7 +36,7 @@ from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.sizing import RULES, fill, is_null
-from lactchain.stages.stage_run import BatchSettings, dry_run, place_of, require_numbers, stage
+from lactchain.stages.stage_run import BatchSettings, dry_run, require_numbers, show_place, stage
 from lactchain.stages.world_facts import measure_world
 from lactchain.storage.files import read_json, to_json
 from lactchain.storage.manifests import verify_if_described, write_with_manifest
@@ -153,7 +153,7 @@ def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
         verdict = f"{best} has met the target"
     actor = summary["actor"]["adapter"] or summary["actor"]["model"]
     figures(f"{config.run.run_dir}: {verdict}", summary | {"actor": actor})
-    console.print(plain(f"everything is in {place_of(config)}"), soft_wrap=True)
+    show_place(config)
     for purpose, line in next_commands(config, summary["actor"]).items():
         console.print(plain(f"{purpose}:\n  {line}"), soft_wrap=True)
 

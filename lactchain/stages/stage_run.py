@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,26 +69,22 @@ def dry_run(config: Any, batches: Sequence[BatchSettings]) -> dict[str, Any]:
     return {}
 
 
+@dataclass
 class Stage:
     """A stage that was begun: its run folder, and what came of it.
 
     Attributes:
+        run: a dry run has none.
         summary: None until the work is done.
     """
 
-    def __init__(self, run: Run | None, summary: dict[str, Any] | None) -> None:
-        self._run, self.summary = run, summary
+    run: Run
+    summary: dict[str, Any] | None
 
     @property
     def is_open(self) -> bool:
         """Whether the work is still to be done."""
         return self.summary is None
-
-    @property
-    def run(self) -> Run:
-        """The run folder; a dry run has none."""
-        assert self._run is not None
-        return self._run
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Writes the summary, which makes the folder that of a finished run."""
@@ -174,10 +170,11 @@ def _tells_the_end(run_dir: Path) -> bool:
 def show_figures(title: str, config: Any, summary: dict[str, Any]) -> None:
     """Prints the figures of a stage, and where everything else is."""
     figures(title, summary)
-    console.print(plain(f"everything is in {place_of(config)}"), soft_wrap=True)
+    show_place(config)
 
 
-def place_of(config: Any) -> str:
-    """A run's folder, and what it takes on the disk."""
-    run_dir = config.run.run_dir
-    return f"{run_dir} ({in_bytes(size_of(Path(run_dir)))})"
+def show_place(config: Any) -> None:
+    """Prints where a run's folder is, and what it takes on the disk."""
+    folder = config.run.run_dir
+    size = in_bytes(size_of(Path(folder)))
+    console.print(plain(f"everything is in {folder} ({size})"), soft_wrap=True)

@@ -73,10 +73,14 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     from lactchain.trainers.base import save_result
 
     check_critic(config.critic)
-    trajectories, summary = _episodes(config, run)
+    if config.trajectories is None:
+        trajectories, summary = collect_rollouts.episodes_into(config, run)
+    else:
+        world = make_language_env(config.environment)
+        trajectories = open_trajectories(config.trajectories, world)
+        summary = collection_metrics(trajectories)
     seed_everything(config.run.seed, config.run.threads)
-    trainer = critic_trainer(config, trajectories, run)
-    trainer, figures = _fit(config, trainer, trajectories, run)
+    trainer, figures = _fit(config, trajectories, run)
     summary |= figures
     if trainer.eval_dataset is not None:
         summary |= _evaluate(trainer)
@@ -85,14 +89,6 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     summary |= measure_values(config, run)
     plugins.call("card", config, run, "critic", summary)
     return summary
-
-
-def _episodes(config: TrainCriticConfig, run: Run) -> tuple[list[Trajectory], dict[str, float]]:
-    """The episodes to learn from, read or played, and their figures."""
-    if config.trajectories is None:
-        return collect_rollouts.episodes_into(config, run)
-    trajectories = open_trajectories(config.trajectories, make_language_env(config.environment))
-    return trajectories, collection_metrics(trajectories)
 
 
 def critic_trainer(
@@ -119,10 +115,7 @@ def critic_trainer(
 
 
 def _fit(
-    config: TrainCriticConfig,
-    trainer: "CriticTrainer",
-    trajectories: Sequence[Trajectory],
-    run: Run,
+    config: TrainCriticConfig, trajectories: Sequence[Trajectory], run: Run
 ) -> tuple["CriticTrainer", dict[str, float]]:
     """The trainer of the fitted critic, whose head is solved for before and behind gradient steps.
 
@@ -131,15 +124,15 @@ def _fit(
     """
     from lactchain.trainers.base import train
 
+    trainer = critic_trainer(config, trajectories, run)
     found = first = trainer.solve()
     if not config.critic.frozen:
         train(trainer)
         found = trainer.solve()
     if found.r2 < first.r2:
+        change = first.r2, found.r2
         log.warning(
-            "critic: the steps are taken back: the R2 of folds fell from %.3f to %.3f",
-            first.r2,
-            found.r2,
+            "critic: the steps are taken back: the R2 of folds fell from %.3f to %.3f", *change
         )
         frozen = replace(config, critic=replace(config.critic, frozen=True))
         trainer = critic_trainer(frozen, trajectories, run)

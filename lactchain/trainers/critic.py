@@ -79,10 +79,9 @@ class EpisodeTable:
     def __len__(self) -> int:
         return len(self.row_inputs)
 
-    @property
-    def needs_values(self) -> bool:
+    def needs_values(self, trace: float = 1.0) -> bool:
         """Whether the targets depend on the critic."""
-        return bool(self._is_cut.any())
+        return trace < 1 or bool(self._is_cut.any())
 
     def targets(self, values: Tensor, trace: float = 1.0) -> Tensor:
         """λ-returns of the rows, (N,), from the inputs' values (U,), which cut episodes end with.
@@ -197,6 +196,7 @@ class CriticTrainer(HeadedTrainer):
         self.critic = critic
         self.table = table
         self._trace = critic.settings.trace
+        self._needs_values = table.needs_values(self._trace)
         super().__init__(
             model=critic,
             args=args,
@@ -206,11 +206,6 @@ class CriticTrainer(HeadedTrainer):
             **kwargs,
         )
         self._targets_epoch = -1
-
-    @property
-    def _needs_values(self) -> bool:
-        """Whether the targets of the training depend on the critic."""
-        return self.table.needs_values or self._trace < 1
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Weighted mean loss of B rows, in units of the critic's scale.
@@ -237,8 +232,9 @@ class CriticTrainer(HeadedTrainer):
 
     def _targets(self, table: EpisodeTable, trace: float = 1.0) -> Tensor:
         """The targets of a table's rows (N,) by the critic as it is, if they ask for it."""
-        asked, texts = table.needs_values or trace < 1, table.inputs
-        return table.targets(self.values(texts) if asked else torch.zeros(len(texts)), trace)
+        texts = table.inputs
+        values = self.values(texts) if table.needs_values(trace) else torch.zeros(len(texts))
+        return table.targets(values, trace)
 
     def solve(self) -> Solution:
         """Solves for the head on the trunk as it is, and puts it into the critic.
@@ -254,7 +250,7 @@ class CriticTrainer(HeadedTrainer):
     def _solution(self, features: Tensor) -> Solution:
         table, values = self.table, torch.zeros(len(features))
         folds = RidgeFolds(features, table.row_inputs, table.row_episodes % NUM_FOLDS)
-        for _ in range(MOST_RENEWALS if self._needs_values else 1):
+        for _ in range(MOST_RENEWALS if table.needs_values(self._trace) else 1):
             targets, before = table.targets(values, self._trace), values
             found = folds.solve(targets)
             # What is bootstrapped from was perhaps never answered, and is a guess without bounds.
@@ -283,21 +279,13 @@ class CriticTrainer(HeadedTrainer):
         outputs = torch.cat(found).float().cpu()
         return outputs[torch.tensor(order).argsort()]
 
-    def evaluate(
-        self,
-        eval_dataset: EpisodeTable | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> dict[str, float]:
+    def evaluate(self, table: EpisodeTable | None = None) -> dict[str, float]:
         """Scores the critic on episodes, the held-out ones if none are given; logs and returns."""
-        table = eval_dataset or self.eval_dataset
+        table = table or self.eval_dataset
         values = self.values(table.inputs)
-        scores, self.eval_sums = table.scores(values), table.error_sums(values)
-        metrics = {f"{metric_key_prefix}_{name}": score for name, score in scores.items()}
+        self.eval_sums = table.error_sums(values)
+        metrics = {f"eval_{name}": score for name, score in table.scores(values).items()}
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, metrics
-        )
         return metrics
 
     def ceiling(self) -> tuple[float, Interval]:

@@ -79,9 +79,10 @@ class TrustRegion(TrainerCallback):
         self._trained = [p for p in trainer.model.parameters() if p.requires_grad]
         self._before: list[Tensor] = []
 
-    def on_train_begin(self, args, state, control, **kwargs) -> None:
-        """Remembers the weights that an update can be taken back to."""
-        self._remember()
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
+        """Remembers the weights that the update can be taken back to."""
+        if self._limit is not None:
+            self._before = [weight.detach().clone() for weight in self._trained]
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Measures the update that was taken, shortens it where it went too far, and ends there."""
@@ -101,7 +102,6 @@ class TrustRegion(TrainerCallback):
             if num_cuts == MOST_CUTS:
                 state.max_steps = state.global_step  # so that a resumed run knows it is finished
                 control.should_log = control.should_save = control.should_training_stop = True
-        self._remember()
 
     def distances(self) -> dict[str, float]:
         """`kl_from_sampling`, KL(sampling‖new), and `kl_to_sampling`, in nats a completion.
@@ -110,11 +110,9 @@ class TrustRegion(TrainerCallback):
         """
         if not self._rows:
             return {}
+        kinds = {"kl_from_sampling": kl_from_sampler, "kl_to_sampling": kl_to_sampler}
         ratios = self._log_ratios()
-        return {
-            "kl_from_sampling": kl_from_sampler(ratios).mean().item(),
-            "kl_to_sampling": kl_to_sampler(ratios).mean().item(),
-        }
+        return {name: of_ratios(ratios).mean().item() for name, of_ratios in kinds.items()}
 
     def _measure(self) -> float:
         return kl_from_sampler(self._log_ratios()).mean().item()
@@ -133,10 +131,6 @@ class TrustRegion(TrainerCallback):
                 return
         for weight, old in zip(self._trained, self._before, strict=True):
             weight.copy_(old)
-
-    def _remember(self) -> None:
-        if self._limit is not None:
-            self._before = [weight.detach().clone() for weight in self._trained]
 
 
 def _halve_rate(optimizer: Optimizer, scheduler: LRScheduler, given: float) -> int:

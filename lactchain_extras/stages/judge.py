@@ -19,9 +19,9 @@ from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import lists_states
 from lactchain.errors import ConfigError
 from lactchain.runs import distributed
-from lactchain.runs.console import console, plain, table
+from lactchain.runs.console import table
 from lactchain.runs.run import Run
-from lactchain.stages.stage_run import BatchSettings, place_of, stage
+from lactchain.stages.stage_run import BatchSettings, show_place, stage
 from lactchain.storage.files import atomic_write, to_json
 from lactchain.storage.manifests import write_with_manifest
 from lactchain.types import Critic
@@ -134,4 +134,4 @@ def _show(config: JudgeConfig, summary: dict[str, Any]) -> None:
     ]
     if rows:
         table("By what the policy's states are worth", rows)
-    console.print(plain(f"everything is in {place_of(config)}"), soft_wrap=True)
+    show_place(config)
