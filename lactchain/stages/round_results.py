@@ -41,6 +41,9 @@ FIGURES_OF_ROUNDS = (
     "retrieval_accuracy",
     "alarms",
 )
+FIGURES_OF_PARTS = tuple(f"{part}/{name}" for part in PARTS for name in FIGURES_OF_ROUNDS)
+"""Of practised start states, and of those held back."""
+
 FIGURES_OF_CHANCE = (
     "expected_success",
     "optimum_success",
@@ -313,7 +316,7 @@ class RoundResults:
             "success_within_2_chains": after.get("success_within_2_chains"),
             "mean_chain_length": after["mean_chain_length"],
             "actions_over_shortest": after.get("actions_over_shortest"),
-            **_figures_of_parts(after),
+            **_present(after, FIGURES_OF_PARTS),
             "invalid_rate_after": after.get("sampled_invalid_rate", after["invalid_rate"]),
             **{f"round_1/{name}": first.get(name) for name in OF_FIRST_CRITIC},
             "num_pairs": sum(stage.get("num_pairs", 0) for stage in stages),
@@ -329,7 +332,9 @@ class RoundResults:
             "bases": {name: described(model) for name, model in self.bases.items()},
             "alarms": alarms.first_rounds([figures["alarms"] for figures in self.evaluations]),
             "rounds": [
-                {"round": number} | _figures_of_round(figures)
+                {"round": number}
+                | {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
+                | _present(figures, FIGURES_OF_PARTS + FIGURES_OF_CHANCE)
                 for number, figures in enumerate(self.evaluations)
             ],
         }
@@ -353,17 +358,6 @@ def merit(figures: Mapping[str, Any]) -> tuple[float, float]:
 
 def _or_worst(figure: float | None) -> float:
     return -math.inf if figure is None or math.isnan(figure) else figure
-
-
-def _figures_of_round(figures: dict[str, Any]) -> dict[str, Any]:
-    known = {name: figures.get(name) for name in FIGURES_OF_ROUNDS}
-    return known | _figures_of_parts(figures) | _present(figures, FIGURES_OF_CHANCE)
-
-
-def _figures_of_parts(figures: dict[str, Any]) -> dict[str, Any]:
-    """Figures of practised start states and of those held back; empty where none is."""
-    names = tuple(f"{part}/{name}" for part in PARTS for name in FIGURES_OF_ROUNDS)
-    return _present(figures, names)
 
 
 def _present(figures: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -25,13 +25,15 @@ class SizingRule(NamedTuple):
 
     Attributes:
         key: the setting, dotted.
-        value: from the world's size, the configuration as it stands and the number of processes.
+        value: from the world's size and the configuration as it stands.
         why: what the rule goes by, for who reads the log.
+        is_shared: whether these are rows of a batch, which the processes share out.
     """
 
     key: str
-    value: Callable[[WorldFacts, Any, int], Any]
+    value: Callable[[WorldFacts, Any], Any]
     why: str
+    is_shared: bool = False
 
 
 def _clamped(value: float, least: int, most: int) -> int:
@@ -41,11 +43,6 @@ def _clamped(value: float, least: int, most: int) -> int:
 def _rounded(value: float) -> float:
     """To one digit: nobody needs more of such a number."""
     return float(f"{value:.1g}")
-
-
-def _share(rows: float, processes: int) -> int:
-    """Rows of each process, of a batch that they share out."""
-    return max(1, round(rows / processes))
 
 
 LONGEST_CHAIN = 20
@@ -85,12 +82,14 @@ def best_share(world: WorldFacts, template: str | None) -> float:
     return round(min(1.0, max(0.1, CLONES_OF_A_WAY * world.num_ways / FEWEST_CLONES)), 2)
 
 
-def least_episodes(world: WorldFacts) -> int:
-    """Episodes of a critic's round at least."""
-    if not world.has_chance:
-        return 1_024
-    # Without a model the states that episodes met behind a text are all that tell its chances.
-    return 4_096 if world.source == BY_MODEL else 16_384
+def num_episodes(world: WorldFacts) -> int:
+    """Episodes of a critic's round."""
+    least = 1_024
+    if world.has_chance:
+        # Without a model the states that episodes met behind a text are all that tell its chances.
+        least = 4_096 if world.source == BY_MODEL else 16_384
+    most = max(least, 6_000, min(2 * world.num_states, MOST_ROWS))
+    return _clamped(6 * world.num_states, least, most)
 
 
 def room_for_a_chain(config: Any) -> int:
@@ -119,13 +118,13 @@ def room_for_a_chain(config: Any) -> int:
 RULES = (
     SizingRule(
         "environment.max_chain_length",
-        lambda world, config, _: 1 if world.has_chance else min(world.longest_path, LONGEST_CHAIN),
+        lambda world, config: 1 if world.has_chance else min(world.longest_path, LONGEST_CHAIN),
         "as long as the longest of all shortest ways to the goal, so that one chain can reach it;"
         " one action where actions have chance results, to look after each",
     ),
     SizingRule(
         "environment.max_chains",
-        lambda world, config, _: max(
+        lambda world, config: max(
             world.max_chains,
             4 * math.ceil(world.longest_path / config.environment.max_chain_length),
         ),
@@ -133,23 +132,23 @@ RULES = (
     ),
     SizingRule(
         "environment.invalid_penalty",
-        lambda world, config, _: -_rounded(max(2 * world.reward_scale, -world.worst_reward)),
+        lambda world, config: -_rounded(max(2 * world.reward_scale, -world.worst_reward)),
         "twice the usual return, or the worst reward if that is worse",
     ),
     SizingRule(
         "environment.chain_cost",
-        lambda world, config, _: 0.0 if world.has_chance else _rounded(0.04 * world.reward_scale),
+        lambda world, config: 0.0 if world.has_chance else _rounded(0.04 * world.reward_scale),
         "4 % of the usual return asks for few calls; none where it takes many looks to be safe",
     ),
     SizingRule(
         "actor.max_new_tokens",
-        lambda world, config, _: room_for_a_chain(config),
+        lambda world, config: room_for_a_chain(config),
         "the longest chain and its end, by the tokenizer of a model that is there; else two tokens"
         " for each action, and the brackets",
     ),
     SizingRule(
         "warm_start.behavior.num_chains",
-        lambda world, config, _: _clamped(
+        lambda world, config: _clamped(
             MOST_CLONES_OF_A_WAY * world.num_ways, FEWEST_CLONES, MOST_CLONES
         ),
         f"{MOST_CLONES_OF_A_WAY} for each different best way, {FEWEST_CLONES:,} at least for the"
@@ -157,77 +156,74 @@ RULES = (
     ),
     SizingRule(
         "warm_start.behavior.competent_fraction",
-        lambda world, config, _: best_share(world, config.environment.template),
+        lambda world, config: best_share(world, config.environment.template),
         f"a tenth of what is cloned, or each different best way {CLONES_OF_A_WAY} times: where"
         " hardly two states share one, they have to be learnt by heart; all of it where a world"
         " speaks in sentences, which have to be read first",
     ),
     SizingRule(
         "warm_start.training.batch_size",
-        lambda world, config, processes: _share(32, processes),
+        lambda world, config: 32,
         "32 over all processes: it takes many updates to learn a form",
+        is_shared=True,
     ),
     SizingRule(
         "critic.config.gamma",
-        lambda world, config, _: gamma_of(world.path_length, world.has_chance),
+        lambda world, config: gamma_of(world.path_length, world.has_chance),
         "a horizon as long as a solved episode, four times that where there is chance",
     ),
     SizingRule(
         "critic.collect.num_episodes",
-        lambda world, config, _: _clamped(
-            6 * world.num_states,
-            least_episodes(world),
-            max(least_episodes(world), 6_000, min(2 * world.num_states, MOST_ROWS)),
-        ),
+        lambda world, config: num_episodes(world),
         f"six from each state, two where there are many, {MOST_ROWS:,} at most; more where luck has"
         " to even out, most where no model tells what is to be expected",
     ),
     SizingRule(
         "critic.collect.shard_size",
-        lambda world, config, _: min(960, -(-config.critic.collect.num_episodes // 4)),
+        lambda world, config: min(960, -(-config.critic.collect.num_episodes // 4)),
         "a quarter of the episodes, 960 at most: work for several processes",
     ),
     SizingRule(
         "critic.training.batch_size",
-        lambda world, config, processes: _share(_clamped(world.num_states / 8, 8, 240), processes),
+        lambda world, config: _clamped(world.num_states / 8, 8, 240),
         "an eighth of the states, 240 at most, over all processes",
+        is_shared=True,
     ),
     SizingRule(
         "simpo.preferences.num_states",
-        lambda world, config, _: _clamped(
+        lambda world, config: _clamped(
             4 * world.num_states, 1024, max(4_000, min(3 * world.num_states, MOST_ROWS))
         ),
         f"each state four times, three times where there are many, {MOST_ROWS:,} at most",
     ),
     SizingRule(
         "simpo.preferences.num_candidates",
-        lambda world, config, _: _clamped(16 * math.log2(max(world.num_actions, 2)), 16, 64),
+        lambda world, config: _clamped(16 * math.log2(max(world.num_actions, 2)), 16, 64),
         "sixteen for each bit of an action: good chains are rarer where there is more to choose",
     ),
     SizingRule(
         "simpo.preferences.min_margin",
-        lambda world, config, _: _rounded(
-            (0.01 if world.has_chance else 0.04) * world.reward_scale
-        ),
+        lambda world, config: _rounded((0.01 if world.has_chance else 0.04) * world.reward_scale),
         "4 % of the usual return: pairs of nearly equal chains teach little, and disturb; 1 % where"
         " chance makes all differences small",
     ),
     SizingRule(
         "simpo.training.batch_size",
-        lambda world, config, processes: _share(64, processes),
+        lambda world, config: 64,
         "64 over all processes",
+        is_shared=True,
     ),
     SizingRule(
         "simpo.training.num_epochs",
-        lambda world, config, _: max(
+        lambda world, config: max(
             1, round(rows_of_simpo(world) / config.simpo.preferences.num_states)
         ),
         f"as many as come to {ROWS_OF_AN_ACTION} rows for each action of each state's solution",
     ),
-    SizingRule("target", lambda world, config, _: target_of(world), "as much as this world allows"),
+    SizingRule("target", lambda world, config: target_of(world), "as much as this world allows"),
     SizingRule(
         "num_rounds",
-        lambda world, config, _: 12 if config.target else 2,
+        lambda world, config: 12 if config.target else 2,
         "twelve; two where no figure can tell when it is enough",
     ),
 )
@@ -242,9 +238,9 @@ def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dic
     chosen = {}
     for rule in RULES:
         if is_null(config, rule.key):
-            value = rule.value(world, config, processes)
-            config = with_values(config, {rule.key: value})
-            chosen[rule.key] = value
+            value = rule.value(world, config)
+            chosen[rule.key] = max(1, round(value / processes)) if rule.is_shared else value
+            config = with_values(config, {rule.key: chosen[rule.key]})
     return config, chosen
 
 
