@@ -96,15 +96,10 @@ def pairs_into(
         episodes = open_trajectories(config.trajectories, rollouts.env)
         after_completion = config.preferences.share_after_completion is not None
         asked = recorded_texts(episodes, rollouts.env, after_completion)
+    more = _explorers(actor, config.actor, rollouts.env.grammar) | {"asked": asked}
+    seed, folder = config.run.seed, run.path("pairs")
     pairs, figures = make_preferences(
-        actor,
-        critic,
-        rollouts,
-        config.preferences,
-        seed=config.run.seed,
-        folder=run.path("pairs"),
-        **_explorers(actor, config.actor, rollouts.env.grammar),
-        asked=asked,
+        actor, critic, rollouts, config.preferences, seed=seed, folder=folder, **more
     )
     run.log_once(figures, step=0)
     return pairs, figures | {"ranked_by": ranked_by}
@@ -127,7 +122,7 @@ def _explorers(
     explorers, legal = [heated(factor, config.decoding) for factor in HOTTER], []
     with suppress(ConfigError, DataError):  # where legal chains cannot be listed, none is drawn
         legal = [heated(factor, "constrained") for factor in (1.0, NEARLY_RANDOM)]
-    return {"explorers": [*explorers, *legal[1:]], "legal": legal}
+    return {"explorers": explorers + legal[1:], "legal": legal}
 
 
 def make_preferences(
@@ -183,8 +178,7 @@ def make_preferences(
     with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         size, title = settings.states_per_shard, "preference pairs"
         pairs, tally = work_through(Path(place), states, size, make, PAIRS, title)
-    dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
-    require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
+    require_pairs(pairs, {name: n for name in DROP_REASONS if (n := tally[f"dropped_{name}"])})
     figures = _figures(pairs, tally, len(states)) | time_metrics(tally)
     figures["pairs/no_spread_rate"] = tally["num_flat"] / len(states)
     if env.grammar.max_chain_length > 1:
@@ -196,11 +190,7 @@ def make_preferences(
 def _states_to_ask(
     env: LanguageEnv, settings: PreferenceConfig, asked: Sequence[RecordedText] | None, seed: int
 ) -> list[State | RecordedText]:
-    """States that may be practised, and texts of recorded episodes, as many as settings say.
-
-    Raises:
-        ConfigError: the states are to follow a completion, which the text would forget.
-    """
+    """States that may be practised, and texts of recorded episodes, as many as settings say."""
     share = settings.share_after_completion
     if asked is None:
         if share and env.history != 1:

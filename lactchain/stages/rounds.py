@@ -150,11 +150,7 @@ class Rounds:
         self.results.gather(self.results.chosen())
 
     def _sync(self, number: int) -> None:
-        """Gives the servers the adapter as it stands, and looks whether they compute as it does.
-
-        Raises:
-            ServerError: they do not.
-        """
+        """Gives the servers the adapter as it stands, and looks whether they compute as it does."""
         from lactchain.models.runtime import free_memory
 
         served, engines = self.actor.served, plugins.required("engines", "actor.served")

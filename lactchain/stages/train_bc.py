@@ -148,11 +148,7 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
 def require_reading(
     figures: dict[str, float], config: TrainBCConfig, learnt: int
 ) -> dict[str, float]:
-    """The figures of an actor that reads.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """The figures of an actor that reads; `ConfigError` for one that does not."""
     from lactchain.trainers.behavior_cloning import MIN_ANSWERED, MIN_SKILL, reads
 
     required = min(config.target_skill, MIN_SKILL)
@@ -187,8 +183,8 @@ def rows_to_clone(
         return cloning_rows(_examples(config, env), template, tokenizer, context)
     recorded = open_trajectories(config.trajectories, env)
     episodes = chosen_episodes(recorded, config.only_successes, config.best_fraction)
-    only_final = config.only_final_completions
-    return decision_rows(episodes, template, tokenizer, context, only_final), Counter()
+    only_last = config.only_final_completions
+    return decision_rows(episodes, template, tokenizer, context, only_last), Counter()
 
 
 def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:

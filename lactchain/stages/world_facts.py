@@ -129,11 +129,10 @@ def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) ->
 def size_by_play(rollouts: Rollouts, seed: int) -> WorldFacts:
     """The size of a world as random play shows it.
 
-    States are those that the view lists, or else estimated by what was seen once and twice
-    (Chao 1984). A state that the same action
-    leads on from to several tells of chance. Without it the shortest ways through what was seen
-    stand for solutions, from all that was seen, as luck may have begun beside the goal; with
-    chance, or where texts remember, the solved episodes as they were.
+    States are those that the view lists, or else estimated by what was seen once and twice. A state
+    that the same action leads on from to several tells of chance. Without it the shortest ways
+    through what was seen stand for solutions, from all that was seen, as luck may have begun beside
+    the goal; with chance, or where texts remember, the solved episodes as they were.
     """
     episodes = random_play(rollouts, seed)
     check_put_back(rollouts.env, episodes)
@@ -179,19 +178,18 @@ def _steps(env: LanguageEnv, episode: Trajectory) -> Iterator[tuple[str, str, st
 
     A state is what the view reads; else the text, without what it says of the last completion.
     """
-
-    def name(t: int) -> str:
-        state, text = episode.infos[t]["state"], episode.observations[t]
-        if state is not None and env.history == 1 and lists_states(env):
-            return json.dumps(state, sort_keys=True)
-        return _plain(env, text)
-
-    for t, action in enumerate(episode.actions):
-        if t + 1 < len(episode):
-            yield name(t), action.text, name(t + 1)
-        elif episode.terminated:
-            good = episode.infos[-1]["success"] is not False
-            yield name(t), action.text, None if good else "a bad end"
+    listed = env.history == 1 and lists_states(env)
+    names: list[str | None] = [
+        json.dumps(info["state"], sort_keys=True)
+        if listed and info["state"] is not None
+        else _plain(env, text)
+        for text, info in zip(episode.observations, episode.infos, strict=True)
+    ]
+    said = [action.text for action in episode.actions]
+    if not episode.terminated:
+        return zip(names, said[:-1], names[1:], strict=False)
+    end = None if episode.infos[-1]["success"] is not False else "a bad end"
+    return zip(names, said, [*names[1:-1], end], strict=False)
 
 
 def _ways(led: Mapping[tuple[str, str], set[str | None]]) -> list[int]:
@@ -211,9 +209,8 @@ def _ways(led: Mapping[tuple[str, str], set[str | None]]) -> list[int]:
 def check_put_back(env: LanguageEnv, episodes: Sequence[Trajectory]) -> None:
     """Plays up to the last decisions of some episodes once more.
 
-    Raises:
-        ConfigError: one reads otherwise than it did: pairs would compare completions to other
-            states than the actor was asked about.
+    Where one reads otherwise than it did (`ConfigError`), pairs would compare completions to other
+    states than the actor was asked about.
     """
     for episode in episodes[:NUM_PUT_BACK]:
         info, read = episode.infos[-2], episode.observations[-2]

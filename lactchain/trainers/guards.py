@@ -78,7 +78,6 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
         self._window_file = f"window_{self.args.process_index}.json"
         self._micro_batches: list[tuple[dict[str, Any], Tensor]] = []
         self._random_states: list[Any] = []
-        self._window_before = self.window()
         if self.is_fsdp_enabled and self.accelerator.mixed_precision != "no":
             # accelerate would round sums of gradients, values and logits to 16 bits.
             plugin = self.accelerator.state.fsdp_plugin
@@ -252,7 +251,7 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
 
     def window(self) -> tuple[Tensor, dict[str, Tensor]]:
         """What the metrics of the logging window are made of so far: its loss, and `_sums`."""
-        return torch.as_tensor(getattr(self, "_tr_loss", 0.0)).clone(), dict(self._sums)
+        return self._tr_loss.clone(), dict(self._sums)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
