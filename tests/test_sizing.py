@@ -177,8 +177,8 @@ def test_a_chain_finds_room_by_the_tokenizer_of_a_model_that_is_there(weights, t
 
 def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
     filled, chosen = fill(preset(), measure_world(GRID), processes=1)
-    assert [*chosen] == [rule.key for rule in RULES]
-    assert not any(is_null(filled, rule.key) for rule in RULES)
+    assert [*chosen] == [*RULES]
+    assert not any(is_null(filled, key) for key in RULES)
     assert filled.environment.max_chain_length == 9
     assert filled.critic.config.gamma == 0.8
     # Of returns of .522: twice and 4 % of them, to one digit.

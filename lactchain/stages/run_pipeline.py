@@ -116,7 +116,7 @@ def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfi
         ConfigError: a null is left that no rule stands for.
     """
     path = None if run is None else run.path("sizes.json")
-    if any(is_null(config, rule.key) for rule in RULES):
+    if any(is_null(config, key) for key in RULES):
         if path is not None and path.is_file():
             again = "remove it and give the same command to measure the world again"
             verify_if_described(path, again)
@@ -133,9 +133,8 @@ def _measured(config: RunPipelineConfig, path: Path | None) -> RunPipelineConfig
     config, chosen = fill(config, world, distributed.world_size())
     if path is not None:
         log.info("%s: %s", config.environment.id, world)
-        for rule in RULES:
-            if rule.key in chosen:
-                log.info("%s %s: %s", rule.key, chosen[rule.key], rule.why)
+        for key, value in chosen.items():
+            log.info("%s %s: %s", key, value, RULES[key].why)
         distributed.barrier()  # no process looks for a file that another one is about to write
         if distributed.is_main():
             text = to_json({"world": asdict(world), "settings": chosen})

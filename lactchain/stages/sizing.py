@@ -1,6 +1,6 @@
 """Settings of a pipeline that follow from its world: what is measured of it, and the rules.
 
-A setting that is null is given its value by the rule of `RULES` that bears its name. Rules see a
+A setting that is null is given its value by its rule in `RULES`. Rules see a
 `WorldFacts` alone (one of them also how the actor writes), and each says why; so the same preset
 plays every world. `run_pipeline` prints what was set, and keeps it in RUN/sizes.json.
 """
@@ -24,13 +24,11 @@ class SizingRule(NamedTuple):
     """How a setting follows from the world.
 
     Attributes:
-        key: the setting, dotted.
         value: from the world's size and the configuration as it stands.
         why: what the rule goes by, for who reads the log.
         is_shared: whether these are rows of a batch, which the processes share out.
     """
 
-    key: str
     value: Callable[[WorldFacts, Any], Any]
     why: str
     is_shared: bool = False
@@ -115,118 +113,101 @@ def room_for_a_chain(config: Any) -> int:
     return max(map(len, tokens), default=guess)
 
 
-RULES = (
-    SizingRule(
-        "environment.max_chain_length",
+RULES = {
+    "environment.max_chain_length": SizingRule(
         lambda world, config: 1 if world.has_chance else min(world.longest_path, LONGEST_CHAIN),
         "as long as the longest of all shortest ways to the goal, so that one chain can reach it;"
         " one action where actions have chance results, to look after each",
     ),
-    SizingRule(
-        "environment.max_chains",
+    "environment.max_chains": SizingRule(
         lambda world, config: max(
             world.max_chains,
             4 * math.ceil(world.longest_path / config.environment.max_chain_length),
         ),
         "the world's own number, or four times what the longest solution takes",
     ),
-    SizingRule(
-        "environment.invalid_penalty",
+    "environment.invalid_penalty": SizingRule(
         lambda world, config: -_rounded(max(2 * world.reward_scale, -world.worst_reward)),
         "twice the usual return, or the worst reward if that is worse",
     ),
-    SizingRule(
-        "environment.chain_cost",
+    "environment.chain_cost": SizingRule(
         lambda world, config: 0.0 if world.has_chance else _rounded(0.04 * world.reward_scale),
         "4 % of the usual return asks for few calls; none where it takes many looks to be safe",
     ),
-    SizingRule(
-        "actor.max_new_tokens",
+    "actor.max_new_tokens": SizingRule(
         lambda world, config: room_for_a_chain(config),
         "the longest chain and its end, by the tokenizer of a model that is there; else two tokens"
         " for each action, and the brackets",
     ),
-    SizingRule(
-        "warm_start.behavior.num_chains",
+    "warm_start.behavior.num_chains": SizingRule(
         lambda world, config: _clamped(
             MOST_CLONES_OF_A_WAY * world.num_ways, FEWEST_CLONES, MOST_CLONES
         ),
         f"{MOST_CLONES_OF_A_WAY} for each different best way, {FEWEST_CLONES:,} at least for the"
         f" form, {MOST_CLONES:,} at most",
     ),
-    SizingRule(
-        "warm_start.behavior.competent_fraction",
+    "warm_start.behavior.competent_fraction": SizingRule(
         lambda world, config: best_share(world, config.environment.template),
         f"a tenth of what is cloned, or each different best way {CLONES_OF_A_WAY} times: where"
         " hardly two states share one, they have to be learnt by heart; all of it where a world"
         " speaks in sentences, which have to be read first",
     ),
-    SizingRule(
-        "warm_start.training.batch_size",
+    "warm_start.training.batch_size": SizingRule(
         lambda world, config: 32,
         "32 over all processes: it takes many updates to learn a form",
         is_shared=True,
     ),
-    SizingRule(
-        "critic.config.gamma",
+    "critic.config.gamma": SizingRule(
         lambda world, config: gamma_of(world.path_length, world.has_chance),
         "a horizon as long as a solved episode, four times that where there is chance",
     ),
-    SizingRule(
-        "critic.collect.num_episodes",
+    "critic.collect.num_episodes": SizingRule(
         lambda world, config: num_episodes(world),
         f"six from each state, two where there are many, {MOST_ROWS:,} at most; more where luck has"
         " to even out, most where no model tells what is to be expected",
     ),
-    SizingRule(
-        "critic.collect.shard_size",
+    "critic.collect.shard_size": SizingRule(
         lambda world, config: min(960, -(-config.critic.collect.num_episodes // 4)),
         "a quarter of the episodes, 960 at most: work for several processes",
     ),
-    SizingRule(
-        "critic.training.batch_size",
+    "critic.training.batch_size": SizingRule(
         lambda world, config: _clamped(world.num_states / 8, 8, 240),
         "an eighth of the states, 240 at most, over all processes",
         is_shared=True,
     ),
-    SizingRule(
-        "simpo.preferences.num_states",
+    "simpo.preferences.num_states": SizingRule(
         lambda world, config: _clamped(
             4 * world.num_states, 1024, max(4_000, min(3 * world.num_states, MOST_ROWS))
         ),
         f"each state four times, three times where there are many, {MOST_ROWS:,} at most",
     ),
-    SizingRule(
-        "simpo.preferences.num_candidates",
+    "simpo.preferences.num_candidates": SizingRule(
         lambda world, config: _clamped(16 * math.log2(max(world.num_actions, 2)), 16, 64),
         "sixteen for each bit of an action: good chains are rarer where there is more to choose",
     ),
-    SizingRule(
-        "simpo.preferences.min_margin",
+    "simpo.preferences.min_margin": SizingRule(
         lambda world, config: _rounded((0.01 if world.has_chance else 0.04) * world.reward_scale),
         "4 % of the usual return: pairs of nearly equal chains teach little, and disturb; 1 % where"
         " chance makes all differences small",
     ),
-    SizingRule(
-        "simpo.training.batch_size",
+    "simpo.training.batch_size": SizingRule(
         lambda world, config: 64,
         "64 over all processes",
         is_shared=True,
     ),
-    SizingRule(
-        "simpo.training.num_epochs",
+    "simpo.training.num_epochs": SizingRule(
         lambda world, config: max(
             1, round(rows_of_simpo(world) / config.simpo.preferences.num_states)
         ),
         f"as many as come to {ROWS_OF_AN_ACTION} rows for each action of each state's solution",
     ),
-    SizingRule("target", lambda world, config: target_of(world), "as much as this world allows"),
-    SizingRule(
-        "num_rounds",
+    "target": SizingRule(lambda world, config: target_of(world), "as much as this world allows"),
+    "num_rounds": SizingRule(
         lambda world, config: 12 if config.target else 2,
         "twelve; two where no figure can tell when it is enough",
     ),
-)
+}
+"""By the settings, dotted; in this order, as some go by what others have set."""
 
 
 def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dict[str, Any]]:
@@ -236,11 +217,11 @@ def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dic
         processes: among which batches are shared out.
     """
     chosen = {}
-    for rule in RULES:
-        if is_null(config, rule.key):
+    for key, rule in RULES.items():
+        if is_null(config, key):
             value = rule.value(world, config)
-            chosen[rule.key] = max(1, round(value / processes)) if rule.is_shared else value
-            config = with_values(config, {rule.key: chosen[rule.key]})
+            chosen[key] = max(1, round(value / processes)) if rule.is_shared else value
+            config = with_values(config, {key: chosen[key]})
     return config, chosen
 
 

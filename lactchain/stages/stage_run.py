@@ -142,7 +142,7 @@ def require_numbers(config: Any, prefix: str = "") -> None:
     Raises:
         ConfigError: naming the first.
     """
-    names = {rule.key.split(".")[-1] for rule in RULES}
+    names = {key.split(".")[-1] for key in RULES}
     for item in fields(config):
         key, value = f"{prefix}{item.name}", getattr(config, item.name)
         if value is None and item.name in names and item.default is not None:

@@ -73,12 +73,7 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     from lactchain.trainers.base import save_result
 
     check_critic(config.critic)
-    if config.trajectories is None:
-        trajectories, summary = collect_rollouts.episodes_into(config, run)
-    else:
-        world = make_language_env(config.environment)
-        trajectories = open_trajectories(config.trajectories, world)
-        summary = collection_metrics(trajectories)
+    trajectories, summary = _episodes(config, run)
     seed_everything(config.run.seed, config.run.threads)
     trainer, figures = _fit(config, trajectories, run)
     summary |= figures
@@ -89,6 +84,14 @@ def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:
     summary |= measure_values(config, run)
     plugins.call("card", config, run, "critic", summary)
     return summary
+
+
+def _episodes(config: TrainCriticConfig, run: Run) -> tuple[list[Trajectory], dict[str, float]]:
+    """The episodes to learn from, read or played, and their figures."""
+    if config.trajectories is None:
+        return collect_rollouts.episodes_into(config, run)
+    trajectories = open_trajectories(config.trajectories, make_language_env(config.environment))
+    return trajectories, collection_metrics(trajectories)
 
 
 def critic_trainer(
