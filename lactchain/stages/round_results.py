@@ -90,10 +90,9 @@ log = logging.getLogger(__name__)
 def play_selection(
     config: RunPipelineConfig, actor: GuidedActorConfig, folder: RunConfig
 ) -> dict[str, float]:
-    """Plays a round's actor on the sample for selection: `selection/<how>/<figure>`.
+    """Plays a round's actor on the sample for selection, each way in a folder within `folder`.
 
-    Args:
-        folder: of the round's selection; that of each way to play lies in it.
+    Returns `selection/<how>/<figure>`.
     """
     settings = EvaluationConfig(
         num_envs=config.evaluation.num_envs,
@@ -162,10 +161,8 @@ class RoundResults:
     ) -> None:
         """Takes the evaluation of a round, the first being that before all rounds.
 
-        The metrics of the pipeline are these figures, over rounds, and the alarms.
-
-        Args:
-            undone: whether the run goes on without the round.
+        The metrics of the pipeline are these figures, over rounds, and the alarms. The run goes on
+        without a round that is `undone`.
         """
         number = len(self.evaluations)
         judged = figures
@@ -205,11 +202,7 @@ class RoundResults:
         return f"{figure} {value:.2f} after round {len(self.evaluations) - 1}"
 
     def check_collapse(self, rounds_left: int) -> None:
-        """Ends a run that unlearns what it could; one that is over anyway is told of it.
-
-        Raises:
-            CollapseError: it has rounds left.
-        """
+        """Ends a run with rounds left that unlearns (`CollapseError`); one that is over is told."""
         if (collapse := alarms.collapse(self.kept)) is None:
             return
         if rounds_left:

@@ -31,11 +31,7 @@ from lactchain.runs.reporting import LivePage
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
-from lactchain.stages.pipeline_config import (
-    ActorStageConfig,
-    CriticStageConfig,
-    RunPipelineConfig,
-)
+from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig, RunPipelineConfig
 from lactchain.stages.round_results import RoundResults, is_worse, play_selection
 from lactchain.stages.stage_run import note_servers
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
@@ -98,8 +94,7 @@ class Rounds:
     def require_chains(self) -> None:
         """Asks an actor that was not cloned for some completions, before anything is paid for.
 
-        Raises:
-            ConfigError: hardly any is a chain, so that free completions have nothing to compare.
+        `ConfigError` where hardly any is a chain: free completions have nothing to compare then.
         """
         from lactchain.models.actor import load_player
         from lactchain.models.runtime import free_memory

@@ -110,10 +110,7 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
 def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfig:
     """The configuration with numbers that follow from the world in the place of nulls.
 
-    A run keeps them, so that it goes on with the same ones.
-
-    Raises:
-        ConfigError: a null is left that no rule stands for.
+    A run keeps them, so that it goes on with the same ones. `ConfigError` where a null is left.
     """
     path = None if run is None else run.path("sizes.json")
     if any(is_null(config, key) for key in RULES):
@@ -160,8 +157,7 @@ def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
 def next_commands(config: RunPipelineConfig, actor: Mapping[str, str | None]) -> dict[str, str]:
     """Commands for a finished pipeline, each by what it is for.
 
-    Args:
-        actor: model and adapter of the result, which the run keeps unless they were given to it.
+    The run keeps model and adapter of its result, `actor`, unless they were given to it.
     """
     run_dir = config.run.run_dir
     sizes = Path(run_dir) / "sizes.json"
@@ -189,7 +185,8 @@ def command(script: str, options: Mapping[str, Any], processes: int = 1) -> str:
     start = ["lactchain", script]
     if began.suffix == ".py":
         start = ["python", str(began.with_name(f"{script}.py"))]
-    words = [word for key, value in options.items() for word in (f"--{key}", _typed(value))]
+    typed = {key: v if isinstance(v, str) else json.dumps(v) for key, v in options.items()}
+    words = [word for key, value in typed.items() for word in (f"--{key}", value)]
     return shlex.join(on_processes([*start, *words], processes))
 
 
@@ -203,8 +200,3 @@ def _watching(config: RunPipelineConfig) -> dict[str, Any]:
     if "ansi" in make_language_env(config.environment).env.metadata["render_modes"]:
         options["environment.kwargs.render_mode"] = "ansi"
     return options
-
-
-def _typed(value: Any) -> str:
-    """A value as it is typed."""
-    return value if isinstance(value, str) else json.dumps(value)

@@ -191,9 +191,7 @@ RULES = {
         " chance makes all differences small",
     ),
     "simpo.training.batch_size": SizingRule(
-        lambda world, config: 64,
-        "64 over all processes",
-        is_shared=True,
+        lambda world, config: 64, "64 over all processes", is_shared=True
     ),
     "simpo.training.num_epochs": SizingRule(
         lambda world, config: max(
@@ -213,8 +211,7 @@ RULES = {
 def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dict[str, Any]]:
     """A configuration with numbers in the place of nulls, and these by their keys.
 
-    Args:
-        processes: among which batches are shared out.
+    So many `processes` share batches out.
     """
     chosen = {}
     for key, rule in RULES.items():

@@ -137,11 +137,7 @@ def stage(
 
 
 def require_numbers(config: Any, prefix: str = "") -> None:
-    """Refuses nulls that no rule has filled.
-
-    Raises:
-        ConfigError: naming the first.
-    """
+    """Refuses nulls that no rule has filled, by a `ConfigError` that names the first."""
     names = {key.split(".")[-1] for key in RULES}
     for item in fields(config):
         key, value = f"{prefix}{item.name}", getattr(config, item.name)

@@ -106,8 +106,7 @@ class TrainBCConfig(Bounded):
 def main(config: TrainBCConfig) -> dict[str, Any]:
     """Trains the actor; returns how many completions it learnt.
 
-    Raises:
-        ConfigError: it does not read as it was to.
+    `ConfigError` where it does not read as it was to.
     """
     batches = [BatchSettings("training.batch_size", "actor.max_new_tokens")]
     with stage("Behaviour cloning", config, batches) as begun:
@@ -205,9 +204,7 @@ def behavior_examples(
     """Observations of start states drawn uniformly, and scripted completions to them.
 
     In a world whose view names a competent policy, decisions of episodes that are played so.
-
-    Raises:
-        ConfigError: the shortest paths are unknown, or the observations do not tell the states.
+    `ConfigError` where shortest paths are unknown, or the observations do not tell the states.
     """
     if env.view.competent is not None:
         return played_examples(env, env.view.policies[env.view.competent](env), config, seed)
@@ -264,10 +261,8 @@ def chosen_episodes(
 ) -> list[Trajectory]:
     """The episodes that %BC clones, in their order: the successes, and of these the best share.
 
-    Of equal returns the earlier episodes count as better; the share is rounded up.
-
-    Raises:
-        DataError: no episode is left.
+    Of equal returns the earlier episodes count as better; the share is rounded up. `DataError`
+    where no episode is left.
     """
     if only_successes and any(t.infos[-1].get("success") is None for t in trajectories):
         raise DataError(

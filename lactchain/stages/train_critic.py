@@ -106,15 +106,12 @@ def critic_trainer(
     scale = return_scale(trajectories, settings.gamma, settings.discount_per)
     critic = EmbeddingCritic.from_config(settings, trainable=True, value_scale=scale)
     training, held_out = split_episodes(trajectories, EVAL_FRACTION, seed)
-    return CriticTrainer(
-        critic,
-        training_arguments(
-            config.training, run.path("checkpoints"), seed, report_to=config.run.report_to
-        ),
-        EpisodeTable(training, critic),
-        run=run,
-        eval_table=EpisodeTable(held_out, critic) if held_out else None,
+    args = training_arguments(
+        config.training, run.path("checkpoints"), seed, report_to=config.run.report_to
     )
+    table = EpisodeTable(training, critic)
+    eval_table = EpisodeTable(held_out, critic) if held_out else None
+    return CriticTrainer(critic, args, table, run=run, eval_table=eval_table)
 
 
 def _fit(

@@ -93,14 +93,10 @@ def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
         unknown = {"chosen_logprobs": (), "rejected_logprobs": (), "sampled_logprobs": ()}
         pairs = [replace(pair, **unknown) for pair in pairs]
     rows, dropped = preference_rows(pairs, template, tokenizer, context_length(model.config))
-    trainer = SimPOTrainer(
-        model,
-        training_arguments(training, run.path("checkpoints"), seed, report_to=config.run.report_to),
-        rows,
-        tokenizer,
-        config.loss,
-        run=run,
+    args = training_arguments(
+        training, run.path("checkpoints"), seed, report_to=config.run.report_to
     )
+    trainer = SimPOTrainer(model, args, rows, tokenizer, config.loss, run=run)
     region = TrustRegion(trainer, pairs, template, config.loss.target_kl)
     trainer.add_callback(region)
     train(trainer)

@@ -40,11 +40,7 @@ DEFAULTS = {
 
 
 def training_arguments(
-    settings: TrainingConfig,
-    output_dir: str | Path,
-    seed: int,
-    *,
-    report_to: Iterable[str] = (),
+    settings: TrainingConfig, output_dir: str | Path, seed: int, *, report_to: Iterable[str] = ()
 ) -> TrainingArguments:
     """The arguments of `transformers.Trainer` for our settings on the device at hand.
 
@@ -102,13 +98,8 @@ def _try_steps(arguments: TrainingArguments) -> None:
             raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
     kind, settings = transformers.Trainer.get_optimizer_cls_and_kwargs(arguments)
     optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
-    transformers.get_scheduler(
-        arguments.lr_scheduler_type,
-        optimizer,
-        num_warmup_steps=1,
-        num_training_steps=10,
-        scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,
-    )
+    schedule, further = arguments.lr_scheduler_type, arguments.lr_scheduler_kwargs
+    transformers.get_scheduler(schedule, optimizer, 1, 10, scheduler_specific_kwargs=further)
 
 
 class RunTrainer(GuardedTrainer):
@@ -132,8 +123,7 @@ class UpdateMeanTrainer(RunTrainer):
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """What a batch adds to the loss of its update.
 
-        Args:
-            shares: (K,) weights of the batch's means in those over the update; 1 outside of one.
+        Its means weigh `shares` (K,) in those over the update; 1 outside of one.
         """
         raise NotImplementedError
 

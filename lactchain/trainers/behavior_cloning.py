@@ -156,14 +156,8 @@ class BehaviorCloningTrainer(GuardedTrainer):
         tokenizer: PreTrainedTokenizerBase,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            model=model,
-            args=args,
-            data_collator=CompletionCollator(tokenizer, can_read_once(model)),
-            train_dataset=rows,
-            processing_class=tokenizer,
-            **kwargs,
-        )
+        collator = CompletionCollator(tokenizer, can_read_once(model))
+        super().__init__(model, args, collator, rows, processing_class=tokenizer, **kwargs)
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any

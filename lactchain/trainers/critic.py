@@ -197,14 +197,8 @@ class CriticTrainer(HeadedTrainer):
         self.table = table
         self._trace = critic.settings.trace
         self._needs_values = table.needs_values(self._trace)
-        super().__init__(
-            model=critic,
-            args=args,
-            data_collator=DataCollatorWithPadding(critic.tokenizer),
-            train_dataset=RegressionRows(table),
-            eval_dataset=eval_table,
-            **kwargs,
-        )
+        collator = DataCollatorWithPadding(critic.tokenizer)
+        super().__init__(critic, args, collator, RegressionRows(table), eval_table, **kwargs)
         self._targets_epoch = -1
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
@@ -263,8 +257,7 @@ class CriticTrainer(HeadedTrainer):
     def values(self, inputs: Sequence[Sequence[int]], **asked: bool) -> Tensor:
         """Values (U,) of U tokenised texts on the CPU, shared out among the processes.
 
-        Args:
-            asked: of `EmbeddingCritic.forward`, such as `as_features`, which gives (U, D).
+        `EmbeddingCritic.forward` knows what is `asked`, such as `as_features`, which gives (U, D).
         """
         order = sorted(range(len(inputs)), key=lambda i: len(inputs[i]))
         loader = self.get_test_dataloader([{"input_ids": inputs[i]} for i in order])

@@ -190,34 +190,23 @@ class SimPOTrainer(UpdateMeanTrainer):
                 f"attention: expected sdpa or eager, which take a mask per pair, got {attention}"
             )
         check_family(model)
-        share = can_read_once(model)
         if len(rows) and "prompt_ids" not in rows[0]:
             pair_of = plugins.required("data_sets", "rows").pair_of
             pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
             template, most = PromptTemplate(tokenizer), context_length(model.config)
             rows, _ = preference_rows(pairs, template, tokenizer, most)
-        super().__init__(
-            model=model,
-            args=args,
-            data_collator=PreferenceCollator(tokenizer.pad_token_id, share),
-            train_dataset=rows,
-            processing_class=tokenizer,
-            **kwargs,
-        )
+        collator = PreferenceCollator(tokenizer.pad_token_id, can_read_once(model))
+        super().__init__(model, args, collator, rows, processing_class=tokenizer, **kwargs)
         self.settings = settings
 
     @torch.no_grad()
     def completion_logprobs(self, rows: Sequence[PreferenceRow]) -> Tensor:
         """Log-probabilities (B, 2) of chosen and rejected of B rows, summed over their tokens."""
         batch = self._prepare_inputs(self.data_collator(rows))
-        model = self.model
-        with evaluating(model), self.compute_loss_context_manager():
-            logprobs, branch = completion_logprobs(model, batch, model.dtype)
-        sums = [
-            logprobs.double().masked_fill(branch != side, 0).sum(dim=1)
-            for side in (CHOSEN, REJECTED)
-        ]
-        return torch.stack(sums, dim=1)
+        with evaluating(self.model), self.compute_loss_context_manager():
+            logprobs, branch = completion_logprobs(self.model, batch, self.model.dtype)
+        sides = (logprobs.double().masked_fill(branch != side, 0) for side in (CHOSEN, REJECTED))
+        return torch.stack([side.sum(dim=1) for side in sides], dim=1)
 
     def logprobs_after(self, batch_size: int) -> dict[int, tuple[float, float]]:
         """What `completion_logprobs` are of the first pairs, by their places."""
@@ -236,9 +225,8 @@ class SimPOTrainer(UpdateMeanTrainer):
         nll = -masked_mean(logprobs, chosen)
         if "sampled_logps" in inputs:
             gains = torch.stack([chosen_logps, rejected_logps]) - inputs["sampled_logps"].T
-            known = gains.isfinite()
-            gained = {"gains/chosen": gains[0, known[0]], "gains/rejected": gains[1, known[1]]}
-            self.record(**gained)
+            known = [gain[gain.isfinite()] for gain in gains]
+            self.record(**{"gains/chosen": known[0], "gains/rejected": known[1]})
         self.record(
             **metrics,
             **{"logps/chosen": chosen_logps, "logps/rejected": rejected_logps, "nll_loss": nll},
