@@ -140,8 +140,8 @@ class RoundResults:
     """What the rounds of a pipeline came to so far.
 
     Attributes:
-        evaluations: figures before the first round, and after each with its alarms.
-        models: the actor and the critic that each of them is of.
+        evaluations: figures before the first round, and after each; with its alarms, the `actor`
+            and the `critic` that it left, and whether it was undone.
         actor_summaries, critic_summaries: of the stages that trained them.
         bases: the models that actor and critic began with.
     """
@@ -149,7 +149,6 @@ class RoundResults:
     def __init__(self, config: RunPipelineConfig, run: Run) -> None:
         self.config, self.run = config, run
         self.evaluations: list[dict[str, Any]] = []
-        self.models: list[tuple[ActorConfig, str | None]] = []
         self.actor_summaries: list[dict[str, Any]] = []
         self.critic_summaries: list[dict[str, Any]] = []
         self.bases: dict[str, str] = {}
@@ -176,8 +175,8 @@ class RoundResults:
         metrics |= {"time/wall_seconds": self.run.worked()["wall_seconds"]}
         ended = self.run.log_once(metrics, step=number)["time/wall_seconds"]
         names = [name for name, is_on in fired.items() if is_on] + ["undone"] * undone
-        self.evaluations.append(figures | {"alarms": names, "undone": undone})
-        self.models.append((actor, critic))
+        models = {"actor": {"model": actor.model, "adapter": actor.adapter}, "critic": critic}
+        self.evaluations.append(figures | models | {"alarms": names, "undone": undone})
         self._table.add(self._row(number, ended - self._ended))
         self._ended = ended
 
@@ -299,7 +298,6 @@ class RoundResults:
         chosen = self.chosen()
         before, after = self.evaluations[0], self.evaluations[chosen]
         first = self.critic_summaries[0]
-        actor, critic = self.models[chosen]
         stages = self.actor_summaries + self.critic_summaries
         return {
             "seed": self.config.run.seed,
@@ -320,8 +318,8 @@ class RoundResults:
             "num_rounds": len(self.evaluations) - 1,
             "target_met": self.target_met_by() is not None,
             "round": chosen,
-            "actor": {"model": actor.model, "adapter": actor.adapter},
-            "critic": critic,
+            "actor": after["actor"],
+            "critic": after["critic"],
             "bases": {name: described(model) for name, model in self.bases.items()},
             "alarms": alarms.first_rounds([figures["alarms"] for figures in self.evaluations]),
             "rounds": [
@@ -343,14 +341,14 @@ def merit(figures: Mapping[str, Any]) -> tuple[float, float]:
     With chance, the share of the optimum, which knows no luck, stands for success. What could not
     be computed is the worst; a summary that was read again has None in the place of NaN.
     """
-    success = _or_worst(figures.get("of_optimum", practised(figures, "success_rate")))
-    if "of_optimum" not in figures and _or_worst(figures.get("actions_over_shortest")) == -math.inf:
+
+    def known(figure: float | None) -> float:
+        return -math.inf if figure is None or math.isnan(figure) else figure
+
+    success = known(figures.get("of_optimum", practised(figures, "success_rate")))
+    if "of_optimum" not in figures and known(figures.get("actions_over_shortest")) == -math.inf:
         success = min(success, NEARLY_ALWAYS)
-    return round(success, 2), _or_worst(practised(figures, "episode_return"))
-
-
-def _or_worst(figure: float | None) -> float:
-    return -math.inf if figure is None or math.isnan(figure) else figure
+    return round(success, 2), known(practised(figures, "episode_return"))
 
 
 def _present(figures: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Rounds:
         if worse:
             best = self.results.best
             # The critic stays, as it has seen more.
-            self.actor, _ = self.results.models[best]
+            self.actor = replace(self.actor, **self.results.evaluations[best]["actor"])
             log.warning(
                 "round %d is undone, since it is worse than round %d on the sample for selection:"
                 " the run goes on from that one with steps %g times as long",
