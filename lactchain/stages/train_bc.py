@@ -132,7 +132,7 @@ def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     )
     trainer = BehaviorCloningTrainer(model, args, rows, tokenizer, run=run)
     if skill is not None:
-        look = ReadingCheck(trainer, skill, config.actor, rollouts, config.run.seed)
+        look = ReadingCheck(trainer, skill, config.actor, rollouts)
         trainer.add_callback(look)
     train(trainer)
     save_result(trainer, run.path("actor"), policy_file(config.actor, env.grammar))

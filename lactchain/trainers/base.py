@@ -127,17 +127,10 @@ class UpdateMeanTrainer(RunTrainer):
         """
         raise NotImplementedError
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
-    ) -> Tensor:
-        """As `transformers.Trainer` asks for it: see `loss_of`."""
-        items = self.num_items(inputs)
-        shares = items / (items if num_items_in_batch is None else num_items_in_batch)
-        return self.loss_of(model, inputs, shares)
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], **asked: Any) -> Tensor:
+        """As `transformers.Trainer` asks for it, in an update by `num_items_in_batch`."""
+        items, of_update = self.num_items(inputs), asked.get("num_items_in_batch")
+        return self.loss_of(model, inputs, items / (items if of_update is None else of_update))
 
     def _get_num_items_in_batch(
         self, batch_samples: list[dict[str, Tensor]], device: torch.device

@@ -159,13 +159,11 @@ class BehaviorCloningTrainer(GuardedTrainer):
         collator = CompletionCollator(tokenizer, can_read_once(model))
         super().__init__(model, args, collator, rows, processing_class=tokenizer, **kwargs)
 
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any
-    ) -> Any:
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], **asked: Any) -> Any:
         """Rows behind a shared beginning as one sequence; else as the library has it."""
         if "prefix_ids" in inputs:
             inputs = as_one_sequence(inputs, self.model.dtype)
-        return super().compute_loss(model, inputs, *args, **kwargs)
+        return super().compute_loss(model, inputs, **asked)
 
 
 def decision_rows(
@@ -217,17 +215,11 @@ class ReadingCheck(TrainerCallback):
     """
 
     def __init__(
-        self,
-        trainer: GuardedTrainer,
-        target_skill: float,
-        actor: ActorConfig,
-        rollouts: Rollouts,
-        seed: int,
+        self, trainer: GuardedTrainer, target_skill: float, actor: ActorConfig, rollouts: Rollouts
     ) -> None:
-        self._trainer, self._target_skill = trainer, target_skill
+        self._trainer, self._target_skill, self._env = trainer, target_skill, rollouts.env
         self._actor = replace(actor, decoding="free", temperature=1.0)
-        self._env, self._seed = rollouts.env, seed
-        states = sampled_states(rollouts.env, len(rollouts.env.start_states()), seed)
+        states = sampled_states(self._env, len(self._env.start_states()), trainer.args.seed)
         self._observations = rollouts.observe(states)
         self._last: tuple[int, dict[str, float]] = -1, {}
 
@@ -254,7 +246,7 @@ class ReadingCheck(TrainerCallback):
         with trainer.compute_loss_context_manager():
             tokenizer, grammar = trainer.processing_class, self._env.grammar
             actor = LanguageActor(trainer.model, tokenizer, self._actor, grammar)
-            texts, seed = self._observations, self._seed
+            texts, seed = self._observations, trainer.args.seed
             found = retrieval_figures(actor, self._env, texts, seed, num_states=NUM_STATES)
         self._last = trainer.state.global_step, found
         return found
