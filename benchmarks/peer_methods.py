@@ -203,7 +203,7 @@ class RankedByReturn(Rounds):
         """Pairs by return, and SimPO on them."""
         stage = self._improvement(number)
         pairs = MakePreferencesConfig(
-            run=self._stage(f"round_{number}/pairs", number),
+            run=self._stage(f"round_{number}/pairs"),
             environment=stage.environment,
             actor=recast(stage.actor, SamplerConfig),
             preferences=stage.preferences,
