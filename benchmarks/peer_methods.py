@@ -209,12 +209,12 @@ class RankedByReturn(Rounds):
             preferences=stage.preferences,
         )
         gamma = self.config.critic.config.gamma
-        with begin_stage("Pairs by return", pairs) as begun:
-            if begun.is_open:
-                begun.finish(pairs_by_return(pairs, begun.run, gamma))
+        with begin_stage("Pairs by return", pairs) as run:
+            if run.outcome is None:
+                run.finish(pairs_by_return(pairs, run, gamma))
         pairs_folder = str(Path(pairs.run.run_dir) / "pairs")
         summary = train_simpo.main(replace(stage, trajectories=None, pairs=pairs_folder))
-        self._take_actor(stage, summary | {"num_env_steps": begun.summary["num_env_steps"]})
+        self._take_actor(stage, summary | {"num_env_steps": run.outcome["num_env_steps"]})
         return True
 
 

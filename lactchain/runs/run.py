@@ -57,12 +57,14 @@ class Run(AbstractContextManager["Run"]):
             `environment.json`, and in the manifest of all that is written into the folder, so that
             nothing of another run is taken for this one's.
         keeps_checkpoints: whether those in it stay when it is finished.
+        outcome: what a stage came to, or `finish` was given; None until then.
     """
 
     def __init__(self, directory: Path, about: Mapping[str, Any], lock: IO[str] | None) -> None:
         self.directory = directory
         self.id = about["run_id"]
         self.keeps_checkpoints = True
+        self.outcome: dict[str, Any] | None = None
         self._lock = lock
         self._before = about.get("worked", {})
         self._began = time.perf_counter(), _cpu_seconds()
@@ -181,6 +183,7 @@ class Run(AbstractContextManager["Run"]):
             write_with_manifest(self.directory / "summary.json", content, {"beside": beside})
             self._forget_checkpoints()
         distributed.barrier()
+        self.outcome = dict(summary)
         self.close()
 
     def _forget_checkpoints(self) -> None:

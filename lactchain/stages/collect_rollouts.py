@@ -31,10 +31,10 @@ class CollectRolloutsConfig:
 
 def main(config: CollectRolloutsConfig) -> dict[str, Any]:
     """Plays the episodes; returns their figures."""
-    with stage("Rollouts", config, BATCHES) as begun:
-        if begun.is_open:
-            begun.finish(episodes_into(config, begun.run)[1])
-    return begun.summary
+    with stage("Rollouts", config, BATCHES) as run:
+        if run.outcome is None:
+            run.finish(episodes_into(config, run)[1])
+    return run.outcome
 
 
 def episodes_into(

@@ -68,10 +68,10 @@ class EvaluateConfig:
 def main(config: EvaluateConfig) -> dict[str, Any]:
     """Plays and samples; returns the figures."""
     batches = [BatchSettings("evaluation.num_envs", "actor.max_new_tokens")]
-    with stage("Evaluation", config, batches) as begun:
-        if begun.is_open:
-            begun.finish(evaluate_actor(config, begun.run))
-    return begun.summary
+    with stage("Evaluation", config, batches) as run:
+        if run.outcome is None:
+            run.finish(evaluate_actor(config, run))
+    return run.outcome
 
 
 def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:

@@ -74,10 +74,10 @@ class MakePreferencesConfig:
 
 def main(config: MakePreferencesConfig) -> dict[str, Any]:
     """Makes the pairs; returns their figures."""
-    with stage("Preference pairs", config, BATCHES) as begun:
-        if begun.is_open:
-            begun.finish(pairs_into(config, begun.run)[1])
-    return begun.summary
+    with stage("Preference pairs", config, BATCHES) as run:
+        if run.outcome is None:
+            run.finish(pairs_into(config, run)[1])
+    return run.outcome
 
 
 def pairs_into(

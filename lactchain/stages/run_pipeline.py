@@ -59,16 +59,16 @@ def main(config: RunPipelineConfig) -> dict[str, Any]:
     if is_dry_run():
         return dry_run(sized(config), BATCHES if config.tiny is None else ())
     try:
-        with stage("", config, report=True, fills_nulls=True, closing=show_result) as begun:
-            if begun.is_open:
-                begun.finish(recipe(config, begun.run))
+        with stage("", config, report=True, fills_nulls=True, closing=show_result) as run:
+            if run.outcome is None:
+                run.finish(recipe(config, run))
             if distributed.is_main() and (films := plugins.add_on("films")):
-                films.film_run(Path(config.run.run_dir), begun.summary["round"])
+                films.film_run(Path(config.run.run_dir), run.outcome["round"])
     except BaseException:
         if distributed.is_main() and Path(config.run.run_dir, "report.html").is_file():
             write_page(config.run.run_dir, anew=False)  # it is not under way any more
         raise
-    return begun.summary
+    return run.outcome
 
 
 def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:

@@ -89,13 +89,13 @@ def main(config: SearchConfig) -> dict[str, Any]:
         )
     if is_dry_run() and config.language is not None:
         return train_simpo.main(config.language.train)
-    with stage("Search", config, report=True) as begun:
-        if begun.is_open:
+    with stage("Search", config, report=True) as run:
+        if run.outcome is None:
             from lactchain.search.agents import AgentSpecies
             from lactchain.search.evolution import evolve
 
             species = AgentSpecies
             if config.language is not None:
                 species = plugins.required("language_species", "language")
-            begun.finish(evolve(config, begun.run, species(config, begun.run)))
-    return begun.summary
+            run.finish(evolve(config, run, species(config, run)))
+    return run.outcome

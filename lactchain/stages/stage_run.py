@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from lactchain import plugins
@@ -69,29 +70,6 @@ def dry_run(config: Any, batches: Sequence[BatchSettings]) -> dict[str, Any]:
     return {}
 
 
-@dataclass
-class Stage:
-    """A stage that was begun: its run folder, and what came of it.
-
-    Attributes:
-        run: a dry run has none.
-        summary: None until the work is done.
-    """
-
-    run: Run
-    summary: dict[str, Any] | None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the work is still to be done."""
-        return self.summary is None
-
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Writes the summary, which makes the folder that of a finished run."""
-        self.run.finish(summary)
-        self.summary = summary
-
-
 @contextmanager
 def stage(
     title: str,
@@ -100,11 +78,11 @@ def stage(
     report: bool = False,
     fills_nulls: bool = False,
     closing: Callable[[Any, dict[str, Any]], None] | None = None,
-) -> Iterator[Stage]:
+) -> Iterator[Run]:
     """Opens the run folder of a stage for its work, unless that is done, and prints its figures.
 
-    A stage that is part of another one prints nothing: it is a word on the live line. In a dry run
-    it is not open, and has an empty summary.
+    The work is done where the run has no `outcome`. A stage that is part of another one prints
+    nothing: it is a word on the live line. A dry run has an outcome, which is empty.
 
     Args:
         title: of the table of figures, and on the live line.
@@ -121,19 +99,20 @@ def stage(
     if not fills_nulls:
         require_numbers(config)
     if dry:
-        yield Stage(None, dry_run(config, batches))
+        yield SimpleNamespace(outcome=dry_run(config, batches))
         return
     with Run.of(config) as run, under_way(title):
-        begun = Stage(run, run.summary if run.finished else None)
-        if begun.is_open:
+        if run.finished:
+            run.outcome = run.summary
+        else:
             seed_everything(config.run.seed, config.run.threads)
             note_servers(config, run)
         with enough_memory(title, batches):
-            yield begun
+            yield run
         if report and distributed.is_main() and not _tells_the_end(run.directory):
             write_page(run.directory)
     if alone:
-        (closing or partial(show_figures, title))(config, begun.summary)
+        (closing or partial(show_figures, title))(config, run.outcome)
 
 
 def require_numbers(config: Any, prefix: str = "") -> None:

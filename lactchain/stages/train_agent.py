@@ -19,12 +19,12 @@ def train_agent(config: TrainAgentConfig) -> dict[str, Any]:
         Interrupted: a signal asked the process to stop; the state is saved.
     """
     title = type(config).__name__.removeprefix("Train").removesuffix("Config")
-    with stage(title, config, report=True) as begun:
-        if begun.is_open:
+    with stage(title, config, report=True) as run:
+        if run.outcome is None:
             from lactchain.baselines.training import Training
 
-            begun.finish(Training(config, begun.run).go_on())
-    return begun.summary
+            run.finish(Training(config, run).go_on())
+    return run.outcome
 
 
 main = train_agent

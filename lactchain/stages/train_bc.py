@@ -109,10 +109,10 @@ def main(config: TrainBCConfig) -> dict[str, Any]:
     `ConfigError` where it does not read as it was to.
     """
     batches = [BatchSettings("training.batch_size", "actor.max_new_tokens")]
-    with stage("Behaviour cloning", config, batches) as begun:
-        if begun.is_open:
-            begun.finish(clone(config, begun.run))
-    return begun.summary
+    with stage("Behaviour cloning", config, batches) as run:
+        if run.outcome is None:
+            run.finish(clone(config, run))
+    return run.outcome
 
 
 def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:

@@ -61,10 +61,10 @@ def main(config: TrainCriticConfig) -> dict[str, Any]:
     """Trains the critic; returns how well it predicts."""
     batches = [] if config.trajectories is not None else [*collect_rollouts.BATCHES]
     batches.append(BatchSettings("training.batch_size", "critic.max_length"))
-    with stage("Critic", config, batches) as begun:
-        if begun.is_open:
-            begun.finish(train_critic(config, begun.run))
-    return begun.summary
+    with stage("Critic", config, batches) as run:
+        if run.outcome is None:
+            run.finish(train_critic(config, run))
+    return run.outcome
 
 
 def train_critic(config: TrainCriticConfig, run: Run) -> dict[str, Any]:

@@ -64,10 +64,10 @@ def main(config: TrainSimPOConfig) -> dict[str, Any]:
     batches = [BatchSettings("training.batch_size", "actor.max_new_tokens", texts=2)]
     if config.pairs is None:
         batches += make_preferences.BATCHES
-    with stage("SimPO", config, batches) as begun:
-        if begun.is_open:
-            begun.finish(train_simpo(config, begun.run))
-    return begun.summary
+    with stage("SimPO", config, batches) as run:
+        if run.outcome is None:
+            run.finish(train_simpo(config, run))
+    return run.outcome
 
 
 def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:

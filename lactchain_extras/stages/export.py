@@ -40,10 +40,10 @@ class ExportConfig:
 
 def main(config: ExportConfig) -> dict[str, Any]:
     """Writes the model; returns what became of the update."""
-    with stage(f"Exported to {config.run.run_dir}/model", config) as begun:
-        if begun.is_open:
-            begun.finish(export(config, begun.run))
-    return begun.summary
+    with stage(f"Exported to {config.run.run_dir}/model", config) as run:
+        if run.outcome is None:
+            run.finish(export(config, run))
+    return run.outcome
 
 
 def export(config: ExportConfig, run: Run) -> dict[str, Any]:

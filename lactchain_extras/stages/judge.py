@@ -61,10 +61,10 @@ class JudgeConfig(Bounded):
 def main(config: JudgeConfig) -> dict[str, Any]:
     """Judges; returns the figures of each critic."""
     batches = [BatchSettings("num_envs", "actor.max_new_tokens")]
-    with stage("Judgement", config, batches, closing=_show) as begun:
-        if begun.is_open:
-            begun.finish(judge_critics(config, begun.run))
-    return begun.summary
+    with stage("Judgement", config, batches, closing=_show) as run:
+        if run.outcome is None:
+            run.finish(judge_critics(config, run))
+    return run.outcome
 
 
 def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:

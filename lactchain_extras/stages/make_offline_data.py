@@ -64,10 +64,10 @@ class MakeOfflineDataConfig:
 
 def main(config: MakeOfflineDataConfig) -> dict[str, Any]:
     """Makes the episodes; returns their figures."""
-    with stage("Offline data", config) as begun:
-        if begun.is_open:
-            begun.finish(make_offline_data(config, begun.run))
-    return begun.summary
+    with stage("Offline data", config) as run:
+        if run.outcome is None:
+            run.finish(make_offline_data(config, run))
+    return run.outcome
 
 
 def make_offline_data(config: MakeOfflineDataConfig, run: Run) -> dict[str, Any]:

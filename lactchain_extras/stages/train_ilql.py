@@ -30,7 +30,7 @@ class TrainILQLConfig(TrainValuesConfig):
 
 def main(config: TrainILQLConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    with stage("ILQL", config, batches_of(heads=2), report=True) as begun:
-        if begun.is_open:
-            begun.finish(train_values(config, begun.run))
-    return begun.summary
+    with stage("ILQL", config, batches_of(heads=2), report=True) as run:
+        if run.outcome is None:
+            run.finish(train_values(config, run))
+    return run.outcome

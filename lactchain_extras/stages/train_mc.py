@@ -29,7 +29,7 @@ class TrainMCConfig(TrainValuesConfig):
 
 def main(config: TrainMCConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    with stage("Monte-Carlo values", config, batches_of(heads=1), report=True) as begun:
-        if begun.is_open:
-            begun.finish(train_values(config, begun.run))
-    return begun.summary
+    with stage("Monte-Carlo values", config, batches_of(heads=1), report=True) as run:
+        if run.outcome is None:
+            run.finish(train_values(config, run))
+    return run.outcome
