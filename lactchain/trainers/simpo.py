@@ -190,12 +190,13 @@ class SimPOTrainer(UpdateMeanTrainer):
                 f"attention: expected sdpa or eager, which take a mask per pair, got {attention}"
             )
         check_family(model)
-        collator = PreferenceCollator(tokenizer.pad_token_id, can_read_once(model))
+        share = can_read_once(model)
         if len(rows) and "prompt_ids" not in rows[0]:
             pair_of = plugins.required("data_sets", "rows").pair_of
             pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
             template, most = PromptTemplate(tokenizer), context_length(model.config)
             rows, _ = preference_rows(pairs, template, tokenizer, most)
+        collator = PreferenceCollator(tokenizer.pad_token_id, share)
         super().__init__(model, args, collator, rows, processing_class=tokenizer, **kwargs)
         self.settings = settings
 
