@@ -186,11 +186,6 @@ class RoundResults:
         return [figures for figures in self.evaluations if not figures["undone"]]
 
     @property
-    def num_undone(self) -> int:
-        """Rounds that were undone."""
-        return len(self.evaluations) - len(self.kept)
-
-    @property
     def best(self) -> int:
         """The best round of those that count, by the sample for selection; the first of equals."""
         return self.evaluations.index(max(self.kept, key=score))
@@ -210,13 +205,17 @@ class RoundResults:
 
     def is_enough(self) -> bool:
         """Whether there is no use in another round."""
-        return self.target_met_by() is not None or self.stand_still() or self._goes_in_circles()
-
-    def _goes_in_circles(self) -> bool:
-        if not all(figures["undone"] for figures in self.evaluations[-MOST_UNDONE:]):
-            return False
-        log.warning("%d rounds in a row were undone: the run ends", MOST_UNDONE)
-        return True
+        merits = list(map(merit, self.evaluations))
+        earlier, late = merits[:-PATIENCE], merits[-PATIENCE:]
+        if self.target_met_by() is not None:
+            return True
+        if len(earlier) >= 2 and max(late) <= max(earlier):
+            log.info("no better round among the last %d: the run ends", PATIENCE)
+            return True
+        if all(figures["undone"] for figures in self.evaluations[-MOST_UNDONE:]):
+            log.warning("%d rounds in a row were undone: the run ends", MOST_UNDONE)
+            return True
+        return False
 
     def _row(self, number: int, took: float) -> dict[str, Any]:
         """What people see of a round."""
@@ -246,15 +245,6 @@ class RoundResults:
         return [
             name for name, bound in (self.config.target or {}).items() if not meets(name, bound)
         ]
-
-    def stand_still(self) -> bool:
-        """Whether none of the last rounds is better than those before."""
-        merits = list(map(merit, self.evaluations))
-        earlier, late = merits[:-PATIENCE], merits[-PATIENCE:]
-        if len(earlier) < 2 or max(late) > max(earlier):
-            return False
-        log.info("no better round among the last %d: the run ends", PATIENCE)
-        return True
 
     def chosen(self) -> int:
         """The round whose actor is the result."""

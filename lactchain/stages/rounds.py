@@ -210,7 +210,7 @@ class Rounds:
     def _improvement(self, number: int) -> TrainSimPOConfig:
         settings = self.config.simpo
         training, loss = settings.training, settings.loss
-        shorter = STEP_DECAY**self.results.num_undone
+        shorter = STEP_DECAY ** sum(figures["undone"] for figures in self.results.evaluations)
         decay = self.config.learning_rate_decay ** (number - 1) * shorter
         bound = None if loss.target_kl is None else loss.target_kl * shorter
         growth = self.config.nll_weight_growth ** (number - 1)
