@@ -294,7 +294,5 @@ def evaluation(config: RunPipelineConfig, actor: SamplerConfig) -> EvaluateConfi
 
 def criticism(config: RunPipelineConfig, actor: PlayerConfig) -> TrainCriticConfig:
     """The training of a critic on an actor's episodes, without a run folder of its own."""
-    settings, world = config.critic, config.environment
-    return recast(
-        settings, TrainCriticConfig, environment=world, actor=actor, critic=settings.config
-    )
+    section, world = config.critic, config.environment
+    return recast(section, TrainCriticConfig, environment=world, actor=actor, critic=section.config)

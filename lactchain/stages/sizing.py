@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from lactchain.config.parsing import with_values
+from lactchain.config.parsing import Config, with_values
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.stages.world_facts import BY_MODEL, WorldFacts, gamma_of
 from lactchain.types import Action
-
-Config = TypeVar("Config")
 
 
 class SizingRule(NamedTuple):

@@ -78,14 +78,9 @@ class WorldFacts:
 
 def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldFacts:
     """The size of a world: by its exact model, or by random play where it has none."""
-    rollouts = Rollouts(
-        replace(
-            config,
-            max_chain_length=1,  # an action at a time shows where each one leads
-            invalid_penalty=config.invalid_penalty or 0.0,
-            chain_cost=config.chain_cost or 0.0,
-        )
-    )
+    costs = {name: getattr(config, name) or 0.0 for name in ("invalid_penalty", "chain_cost")}
+    # An action at a time shows where each one leads.
+    rollouts = Rollouts(replace(config, max_chain_length=1, **costs))
     view = rollouts.env.view
     if view.model is not None and view.states is not None:
         size = size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
