@@ -96,7 +96,7 @@ def test_silence_is_no_row_and_the_return_passes_through_it(critic):
     spoken = trajectory([-1.0, 0.0, -1.0], terminated=True)
     spoken.infos[2]["unheard"] = True
     table = EpisodeTable([spoken], critic)
-    assert len(table) == 2
+    assert len(table.row_inputs) == 2
     assert table.targets(torch.zeros(len(table.inputs))).tolist() == [-1.5, -1.0]
     # √((1.5² + 1²) / 2)
     assert return_scale([spoken], 0.5, "action") == pytest.approx(1.625**0.5)
@@ -109,7 +109,7 @@ def test_silence_is_no_row_and_the_return_passes_through_it(critic):
 def test_episodes_without_decisions_are_left_out(critic):
     empty = trajectory([], terminated=True)
     table = EpisodeTable([empty, trajectory([1.0], terminated=True)], critic)
-    assert len(table) == 1
+    assert len(table.row_inputs) == 1
     with pytest.raises(ValueError, match="at least one decision"):
         EpisodeTable([empty], critic)
 

@@ -76,9 +76,6 @@ class EpisodeTable:
         self.row_episodes = self._is_row.nonzero()[:, 1]
         self.inputs = critic.tokenize(list(texts))
 
-    def __len__(self) -> int:
-        return len(self.row_inputs)
-
     def needs_values(self, trace: float = 1.0) -> bool:
         """Whether the targets depend on the critic."""
         return trace < 1 or bool(self._is_cut.any())

@@ -128,7 +128,7 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any) -> Tensor:
         """One forward and backward pass; remembers the batch until the update has been checked."""
         if not self._micro_batches:
-            self._window_before = self.window()
+            self._window_before = self._tr_loss.clone(), dict(self._sums)
         loss = super().training_step(model, inputs, *args)
         self._micro_batches.append((inputs, loss))
         return loss
@@ -249,10 +249,6 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
         totals = self.accelerator.reduce(torch.stack(list(sums.values()))).tolist()
         return {name: s / n for name, (s, n) in zip(sums, totals, strict=True) if n}
 
-    def window(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the metrics of the logging window are made of so far: its loss, and `_sums`."""
-        return self._tr_loss.clone(), dict(self._sums)
-
     # --- checkpoints ------------------------------------------------------------------------------
 
     def save_now(self) -> None:
@@ -326,9 +322,8 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
     def _save_rng_state(self, output_dir: str) -> None:
         """Saves what belongs to this process: random states, and its logging window."""
         super()._save_rng_state(output_dir)
-        loss, sums = self.window()
-        stored = {"last_logged": self._globalstep_last_logged, "loss": loss.item()}
-        listed = {name: entry.tolist() for name, entry in sums.items()}
+        stored = {"last_logged": self._globalstep_last_logged, "loss": self._tr_loss.item()}
+        listed = {name: entry.tolist() for name, entry in self._sums.items()}
         write_json(Path(output_dir) / self._window_file, {**stored, "sums": listed})
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
