@@ -39,10 +39,8 @@ from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
 
 ASKED = 32
-"""So many completions are asked for before anything is paid for."""
-
-REPEATED = 32
-"""So many of the servers' completions are weighed here, before each round's episodes."""
+"""So many completions tell whether an actor answers in chains, before anything is paid for, and
+whether servers compute as we do, before each round's episodes."""
 
 STEP_DECAY = 0.5
 """Factor on SimPO's learning rate and on target_kl after each round that was undone."""
@@ -158,10 +156,10 @@ class Rounds:
             return
         rollouts = Rollouts(self.config.environment)
         free = replace(self.actor, decoding="free", temperature=1.0)
-        seeds = [derive_seed(self.config.run.seed, "drift", i) for i in range(REPEATED)]
+        seeds = [derive_seed(self.config.run.seed, "drift", i) for i in range(ASKED)]
         figures = None
         if distributed.is_main():
-            texts = rollouts.observe(sampled_states(rollouts.env, REPEATED, seeds[0]))
+            texts = rollouts.observe(sampled_states(rollouts.env, ASKED, seeds[0]))
             actor = engines.ServedActor.from_config(free, rollouts.env.grammar)
             figures = engines.drift(actor, texts, seeds)
             free_memory()
