@@ -30,14 +30,9 @@ class TrainSimPOConfig(MakePreferencesConfig):
 
     run: RunConfig = RunConfig(run_dir="runs/train_simpo")
     actor: ActorConfig = ActorConfig()
-    critic: str | None = None
-    """Folder of a trained critic that ranks the pairs; null: they are ranked by return."""
     pairs: str | None = None
     """Folder or file of preference pairs, ours or any with the columns prompt, chosen and rejected
     (parquet, JSONL, a folder of `datasets`); null: the actor makes its own."""
-    trajectories: str | None = None
-    """Folder or file of episodes whose texts are asked for pairs; null: what states show when an
-    episode begins."""
     loss: SimPOConfig = SimPOConfig()
     training: TrainingConfig = TrainingConfig()
 
