@@ -106,7 +106,8 @@ class Rounds:
             samples = sample_completions(actor, rollouts, ASKED, derive_seed(seed, "asked"))
             silent = round(ASKED * invalid_rate(samples))
             free_memory()
-        if (silent := distributed.of_main(silent)) > alarms.MOSTLY_SILENT * ASKED:
+        silent = distributed.of_main(silent)
+        if silent > alarms.MOSTLY_SILENT * ASKED:
             raise ConfigError(
                 f"warm_start: expected an actor that answers in chains, but {silent} of {ASKED}"
                 f" free completions of {self.actor.model} are none; clone first (warm_start, as"
