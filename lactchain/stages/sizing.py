@@ -1,7 +1,7 @@
 """Settings of a pipeline that follow from its world: what is measured of it, and the rules.
 
-A setting that is null is given its value by its rule in `RULES`. Rules see a `WorldFacts` alone (one
-of them also how the actor writes), and each says why; so the same preset plays every world.
+A setting that is null is given its value by its rule in `RULES`. Rules see a `WorldFacts` alone
+(one of them also how the actor writes), and each says why; so the same preset plays every world.
 `run_pipeline` prints what was set, and keeps it in RUN/sizes.json.
 """
 
