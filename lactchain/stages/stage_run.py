@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -111,8 +110,11 @@ def stage(
             yield run
         if report and distributed.is_main() and not _tells_the_end(run.directory):
             write_page(run.directory)
-    if alone:
-        (closing or partial(show_figures, title))(config, run.outcome)
+    if alone and closing is not None:
+        closing(config, run.outcome)
+    elif alone:
+        figures(title, run.outcome)
+        show_place(config)
 
 
 def require_numbers(config: Any, prefix: str = "") -> None:
@@ -140,12 +142,6 @@ def _tells_the_end(run_dir: Path) -> bool:
     """Whether the page is newer than the summary; a kill between the two leaves an older one."""
     page, end = run_dir / "report.html", run_dir / "summary.json"
     return page.is_file() and page.stat().st_mtime_ns >= end.stat().st_mtime_ns
-
-
-def show_figures(title: str, config: Any, summary: dict[str, Any]) -> None:
-    """Prints the figures of a stage, and where everything else is."""
-    figures(title, summary)
-    show_place(config)
 
 
 def show_place(config: Any) -> None:

@@ -111,15 +111,12 @@ class TrustRegion(TrainerCallback):
         if not self._rows:
             return {}
         kinds = {"kl_from_sampling": kl_from_sampler, "kl_to_sampling": kl_to_sampler}
-        ratios = self._log_ratios()
+        # How much more probable the samples became (B,); the same on all processes.
+        ratios = self._trainer.completion_logprobs(self._rows)[:, 0].cpu() - self._logprobs
         return {name: of_ratios(ratios).mean().item() for name, of_ratios in kinds.items()}
 
     def _measure(self) -> float:
-        return kl_from_sampler(self._log_ratios()).mean().item()
-
-    def _log_ratios(self) -> Tensor:
-        """Of the samples (B,), how much more probable they became; the same on all processes."""
-        return self._trainer.completion_logprobs(self._rows)[:, 0].cpu() - self._logprobs
+        return self.distances()["kl_from_sampling"]
 
     @torch.no_grad()
     def _shorten(self) -> None:
