@@ -53,8 +53,6 @@ FIGURES_OF_CHANCE = (
 )
 """Of worlds with chance, or with rewards beside the goal; see `expected_figures`."""
 
-INTERVAL_OF_A_SAMPLE = ("success_rate_low", "success_rate_high")
-
 OF_FIRST_CRITIC = ("critic_r2", "critic_rmse", "critic_rho", "time/chains_per_second")
 """What is told of the first round's critic: it valued a policy that is then replaced."""
 
@@ -293,7 +291,7 @@ class RoundResults:
             "seed": self.config.run.seed,
             "success_rate_before": before.get("success_rate"),
             "success_rate_after": after.get("success_rate"),
-            **_present(after, INTERVAL_OF_A_SAMPLE + FIGURES_OF_CHANCE),
+            **_present(after, ("success_rate_low", "success_rate_high", *FIGURES_OF_CHANCE)),
             "success_within_2_chains": after.get("success_within_2_chains"),
             "mean_chain_length": after["mean_chain_length"],
             "actions_over_shortest": after.get("actions_over_shortest"),
