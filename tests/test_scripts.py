@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,14 +44,16 @@ def test_help_takes_no_time_since_scripts_import_nothing_heavy(root):
 
 
 @pytest.mark.parametrize("script", STAGES)
-def test_a_stage_leaves_its_files_and_a_finished_one_returns_at_once(script, finished, weights):
+def test_a_stage_leaves_its_files_and_a_finished_one_loads_nothing_again(script, finished, weights):
     run_dir = finished(script)
     always = ["config.yaml", "environment.json", "metrics.jsonl"]
     assert all((run_dir / name).exists() for name in RESULTS[script] + always)
     files = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.name != "lock"}
-    began = time.perf_counter()
-    summary = run_here(script, config_of(script, weights, run_dir))
-    assert time.perf_counter() - began < 0.5
+    hidden = weights.rename(weights.with_name("hidden"))  # no model is loaded again
+    try:
+        summary = run_here(script, config_of(script, weights, run_dir))
+    finally:
+        hidden.rename(weights)
     assert summary == json.loads((run_dir / "summary.json").read_text())
     changed = {path.name for path in files if path.stat().st_mtime_ns != files[path]}
     assert changed <= {"config.yaml", "environment.json"}
