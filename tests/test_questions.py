@@ -121,6 +121,19 @@ def test_whole_episodes_are_cloned_where_texts_remember():
     assert 25 <= texts.count("A B\n") + sum(map(texts.count, ends)) <= 45
 
 
+def test_what_is_corrected_leads_on_by_chance_and_is_learnt_of_the_competent():
+    """Random chains stay between the ends and repeat; the way to the goal is all that is learnt."""
+    env, told = Rollouts(MAZE).env, Rollouts(replace(MAZE, template=None, history=1)).env
+    played = BehaviorConfig(num_chains=60, competent_fraction=0.0, max_random_length=1)
+    corrected = replace(played, corrected=True)
+    (drawn, learnt) = (played_examples(env, OptimalChains(told), c, 0) for c in (played, corrected))
+    assert [text for text, _ in drawn] == [text for text, _ in learnt]
+    ends = {"L A B\n": "move right\n", "R A B\n": "move left\n"}
+    for end, move in ends.items():
+        assert {action.text for text, action in learnt if text.endswith(end)} == {move}
+    assert len({action.text for _, action in drawn}) > 2
+
+
 def test_with_a_history_the_texts_are_what_a_world_counts():
     assert measure_world(replace(MAZE, history=1)).num_states == 4
     remembers = measure_world(MAZE)

@@ -137,6 +137,7 @@ class RememberingPolicy:
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.name = policy, policy.name
+        self.reads_states = getattr(policy, "reads_states", False)
         self._said: dict[str, Action] = {}
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:

@@ -28,7 +28,12 @@ from lactchain.config.settings import (
 from lactchain.data.episodes import sampled_episodes, sampled_states
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
+from lactchain.environments.scripted import (
+    Mixture,
+    OptimalChains,
+    RandomChains,
+    RememberingPolicy,
+)
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
@@ -58,6 +63,9 @@ class BehaviorConfig(Bounded):
     Null, in a pipeline: follows from the world."""
     max_random_length: AtLeast1 = 4
     """Longest random chain, in actions; lengths are uniform."""
+    corrected: bool = False
+    """Where episodes are played, random chains lead on, and what the competent policy would have
+    answered in their place is learnt (DAgger, Ross, Gordon and Bagnell 2011)."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +236,7 @@ def played_examples(
 
     Episodes start as those of a critic do: where one may practise, in turn.
     """
+    competent = RememberingPolicy(competent) if config.corrected else competent
     policy = _mixture(competent, env, config)
     examples: list[tuple[str, Action]] = []
     for episode in sampled_episodes(env, config.num_chains, derive_seed(seed, "behavior")):
@@ -237,8 +246,10 @@ def played_examples(
             if len(examples) == config.num_chains:
                 return examples
             row_seed = derive_seed(seed, "behavior", len(examples))
-            [action] = policy.act([env.told(policy)], [row_seed])
-            examples.append((text, action))
+            told = [env.told(policy)], [row_seed]
+            [action] = policy.act(*told)
+            [learnt] = competent.act(*told) if config.corrected else [action]
+            examples.append((text, learnt))
             text, _, terminated, truncated, info = env.step(action.text)
             over = terminated or truncated
     return examples
