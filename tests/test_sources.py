@@ -9,9 +9,10 @@ from datasets import Dataset
 from script_setups import config_of, run_here
 from training_setups import chain_of, episodes, open_run
 
+from lactchain.data.parquet import write_table
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.sources import open_pairs, open_trajectories
-from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.data.trajectories import TRAJECTORIES, read_trajectories, write_trajectories
 from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
@@ -84,6 +85,15 @@ def test_a_lost_manifest_of_ours_is_missed_beside_others(tmp_path):
     for manifest in tmp_path.glob("*.manifest"):
         manifest.unlink()
     assert len(open_trajectories(tmp_path)) == 3 * len(episodes())
+
+
+def test_of_a_folder_the_file_is_named_whose_rows_are_no_episodes(tmp_path):
+    table = TRAJECTORIES.table(episodes()[:1])
+    place = table.schema.get_field_index("rewards")
+    for number, rows in enumerate((table, table.set_column(place, "rewards", pa.array([["x"]])))):
+        write_table(tmp_path / f"{number:05d}-of-00002.parquet", rows, "trajectories", 1)
+    with pytest.raises(DataError, match="00001-of-00002.parquet: its rows are no trajectories"):
+        open_trajectories(tmp_path)
 
 
 def test_folders_in_folders_are_those_of_data_sets_and_of_a_single_run(tmp_path):

@@ -51,7 +51,7 @@ def open_trajectories(path: str | Path, env: LanguageEnv | None = None) -> list[
 
 def _read(place: Path, what: str, read_ours: Callable[[Path], list[Row]]) -> list[Row]:
     if _is_ours(place):
-        found = read_ours(place)
+        found = [row for file in parquet.files(place) for row in read_ours(file)]
     else:
         found = plugins.required("data_sets", str(place)).read(place, what)
     if not found:
