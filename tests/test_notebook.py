@@ -3,6 +3,7 @@
 import html
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import nbformat
@@ -13,6 +14,7 @@ from pages import BY_PATH
 from run_folders import write_text_run
 
 from lactchain.inspection.run_view import open_run
+from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.notebook import explore
 
 
@@ -61,6 +63,12 @@ def test_frames_are_the_tables_of_the_page(tmp_path):
     assert len(tables["answers"]) == 3 * len(run.states)
     last = tables["answers"][tables["answers"]["round"] == 2]
     assert last["value"].to_numpy() == pytest.approx(run.values[2])
+
+
+def test_pairs_of_rounds_are_counted_once_of_a_run_and_of_others_beside_it(tmp_path):
+    one, other = (open_run(GridRun(tmp_path / name).directory) for name in ("run", "other"))
+    pairs = Counter(contents(one, [other]).tables["pairs"]["run"])
+    assert pairs == {0: len(one.pairs), 1: len(other.pairs)} == {0: 18, 1: 18}
 
 
 def test_a_run_displays_itself_in_a_frame(tmp_path):

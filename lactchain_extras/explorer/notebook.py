@@ -41,7 +41,7 @@ def explore(
     height: int = 760,
 ) -> Explorer:
     """The explorer of a run, others `beside` it, open on one of `report.SCREENS`."""
-    return Explorer(render(_view(run), [open_run(other) for other in beside], screen), height)
+    return Explorer(render(open_run(run), [open_run(other) for other in beside], screen), height)
 
 
 def frames(run: RunView | str | Path) -> dict[str, Any]:
@@ -54,10 +54,5 @@ def frames(run: RunView | str | Path) -> dict[str, Any]:
 
     return {
         name: pandas.DataFrame({key: list(map(as_utf8, values)) for key, values in table.items()})
-        for name, table in contents(_view(run)).tables.items()
+        for name, table in contents(open_run(run)).tables.items()
     }
-
-
-def _view(run: RunView | str | Path) -> RunView:
-    """A run whose pairs are its own: `lactchain.open_run` counts those of its rounds among them."""
-    return RunView(open_run(run).directory)
