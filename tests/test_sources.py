@@ -87,10 +87,11 @@ def test_a_lost_manifest_of_ours_is_missed_beside_others(tmp_path):
     assert len(open_trajectories(tmp_path)) == 3 * len(episodes())
 
 
-def test_of_a_folder_the_file_is_named_whose_rows_are_no_episodes(tmp_path):
+@pytest.mark.parametrize(("column", "odd"), [("rewards", [["x"]]), ("infos", [3])])
+def test_of_a_folder_the_file_is_named_whose_rows_are_no_episodes(column, odd, tmp_path):
     table = TRAJECTORIES.table(episodes()[:1])
-    place = table.schema.get_field_index("rewards")
-    for number, rows in enumerate((table, table.set_column(place, "rewards", pa.array([["x"]])))):
+    place = table.schema.get_field_index(column)
+    for number, rows in enumerate((table, table.set_column(place, column, pa.array(odd)))):
         write_table(tmp_path / f"{number:05d}-of-00002.parquet", rows, "trajectories", 1)
     with pytest.raises(DataError, match="00001-of-00002.parquet: its rows are no trajectories"):
         open_trajectories(tmp_path)

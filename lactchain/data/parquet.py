@@ -93,7 +93,14 @@ def rows_of(path: str | Path, kind: str) -> Iterator[None]:
     """Rows that are not of the kind that their manifest says are a `DataError`."""
     try:
         yield
-    except (pa.ArrowException, LookupError, TypeError, ValueError, RecursionError) as error:
+    except (
+        pa.ArrowException,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise DataError(
             f"{path}: its rows are no {kind} ({type(error).__name__}: {error}); make it again"
         ) from error

@@ -78,8 +78,16 @@ def summarise(view: RunView) -> Summary:
     rounds, last = tuple(_rounds(view)), view.results.get(chosen_round(view), [])
     failures = sorted((r for r in last if r.success is False), key=lambda r: r.shortest or math.inf)
     sentences = _learnt(view, rounds), _learnt_from(view), _how_sure(view, last)
-    told = tuple(filter(None, sentences)), rounds, tuple(failures), len(last), tuple(_alarms(view))
-    return Summary(*told, *before_and_after(view, chosen_round(view)))
+    before, after = before_and_after(view, chosen_round(view))
+    return Summary(
+        tuple(filter(None, sentences)),
+        rounds,
+        tuple(failures),
+        len(last),
+        tuple(_alarms(view)),
+        before,
+        after,
+    )
 
 
 def succeeded(trajectory: Trajectory) -> bool:
