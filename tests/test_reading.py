@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from lactchain.environments.language import language_env
 from lactchain.errors import ConfigError
 from lactchain.runs.run import read_metrics
 from lactchain.stages.train_bc import require_reading
+from lactchain.trainers.behavior_cloning import NUM_LOOKS
 from lactchain.types import Action
 
 ENV = language_env()
@@ -78,9 +80,13 @@ def cloning(weights, run_dir, **changes):
     return replace(config, behavior=behavior, training=training, **changes)
 
 
-def test_the_cloning_ends_once_the_actor_reads_and_is_then_finished(weights, tmp_path):
+def test_the_cloning_ends_once_the_actor_reads_and_is_then_finished(weights, tmp_path, monkeypatch):
     config = cloning(weights, tmp_path / "run", target_skill=0.05)
+    look = Mock(wraps=retrieval_figures)
+    monkeypatch.setattr("lactchain.trainers.behavior_cloning.retrieval_figures", look)
     summary = run_here("train_bc", config)
+    updates = summary["num_examples"] // config.training.batch_size
+    assert look.call_count == updates // (300 // NUM_LOOKS)  # the last one is not repeated
     assert summary["retrieval_skill"] >= 0.05 and summary["answered_rate"] >= 0.9
     assert 0 < summary["num_examples"] < 9600
     looks = [r for r in read_metrics(tmp_path / "run") if "reading/answered_rate" in r]

@@ -221,6 +221,7 @@ class ReadingCheck(TrainerCallback):
         self._actor = replace(actor, decoding="free", temperature=1.0)
         states = sampled_states(self._env, len(self._env.start_states()), trainer.args.seed)
         self._observations = rollouts.observe(states)
+        self._last: tuple[int, dict[str, float]] = -1, {}
 
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Looks when it is time to."""
@@ -239,11 +240,16 @@ class ReadingCheck(TrainerCallback):
     def figures(self) -> dict[str, float]:
         """Those of `retrieval_figures`, of the actor as it stands; the same on all processes."""
         trainer = self._trainer
+        step, found = self._last
+        if step == trainer.state.global_step:  # a look costs as much as ten updates and more
+            return found
         with trainer.compute_loss_context_manager():
             tokenizer, grammar = trainer.processing_class, self._env.grammar
             actor = LanguageActor(trainer.model, tokenizer, self._actor, grammar)
             texts, seed = self._observations, trainer.args.seed
-            return retrieval_figures(actor, self._env, texts, seed, num_states=NUM_STATES)
+            found = retrieval_figures(actor, self._env, texts, seed, num_states=NUM_STATES)
+        self._last = trainer.state.global_step, found
+        return found
 
 
 def reads(figures: dict[str, float], min_skill: float) -> bool:
