@@ -280,7 +280,7 @@ def provenance() -> dict[str, Any]:
 
     return {
         "git_commit": _git_commit(),
-        "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES},
+        "versions": dict(_versions()),
         "threads": torch.get_num_threads(),
         "world_size": distributed.world_size(),
     }
@@ -301,6 +301,11 @@ def describe_environment() -> dict[str, Any]:
         "num_devices": torch.cuda.device_count(),
         "variables": {k: os.environ[k] for k in RECORDED_VARIABLES if k in os.environ},
     }
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in RECORDED_PACKAGES}
 
 
 @functools.cache
