@@ -145,6 +145,7 @@ def test_a_run_whose_record_was_lost_goes_on_only_where_it_is_told_to(run_dir, m
         ("thesis.tex", ConfigError, r"expected a run or nothing, found \['thesis.tex'\]"),
         ("config.yaml", DataError, "environment.json: missing"),
         ("sub/lock", ConfigError, "expected a run or nothing"),
+        (".git/config", ConfigError, r"expected a run or nothing, found \['.git'\]"),
     ],
 )
 def test_a_folder_of_other_things_is_not_taken_over(run_dir, name, error, words):

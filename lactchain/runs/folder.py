@@ -122,7 +122,9 @@ def _run_in(directory: Path) -> dict[str, Any]:
     """What is known of the run in a folder; nothing where the folder is empty."""
     if is_run(directory):
         return {"config": {}} | read_run_file(directory)
-    found = {path.relative_to(directory).parts[0] for path in files_below(directory)} - {"lock"}
+    # A hidden file counts for nothing, but a hidden folder is somebody's, such as `.git`.
+    inside = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+    found = {p.relative_to(directory).parts[0] for p in inside if p.name[0] != "."} - {"lock"}
     if not found:
         return {}
     if "config.yaml" not in found:
