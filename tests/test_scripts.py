@@ -33,7 +33,8 @@ SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
 def test_help_takes_no_time_since_scripts_import_nothing_heavy(root):
     names = [path.stem for path in SCRIPTS]
     heavy = {"torch", "transformers", "trl", "datasets", "peft", "accelerate"}
-    code = f"import sys, {', '.join(names)}; print(*sys.modules.keys() & {heavy})"
+    code = f"import lactchain, sys, {', '.join(names)}; lactchain.make_vector_env\n"
+    code += f"print(*sys.modules.keys() & {heavy})"
     environment = os.environ | {"PYTHONPATH": str(root / "scripts")}
     options = {"capture_output": True, "text": True, "check": True}
     loaded = subprocess.run([sys.executable, "-c", code], env=environment, **options)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import safetensors
 import safetensors.numpy
-import torch
 from gymnasium.vector import VectorEnv
 
 from lactchain.errors import DataError
@@ -51,6 +50,8 @@ def over_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
 
 
 def _told(value: Any) -> Any:
+    import torch  # here, so that copies of a world cost no torch
+
     if isinstance(value, Stored):
         return value.state_dict()
     if isinstance(value, np.random.Generator):
@@ -64,6 +65,8 @@ def _told(value: Any) -> Any:
 
 def _taken_over(held: Any, state: Any) -> Any:
     """What an attribute becomes by a state: what it is now, where there is an object to change."""
+    import torch
+
     if isinstance(held, Stored):
         held.load_state_dict(state)
     elif isinstance(held, np.random.Generator):
