@@ -55,9 +55,9 @@ class ReplayBuffer(Stored):
     ) -> None:
         self.num_members, self.capacity = num_members, capacity
         self.total = 0
-        seen = np.empty(observation_space.shape, observation_space.dtype)
-        done = np.empty(action_space.shape, action_space.dtype)
-        row = Minibatch(seen, done, np.float32(), np.bool_(), seen)
+        observation = np.empty(observation_space.shape, observation_space.dtype)
+        action = np.empty(action_space.shape, action_space.dtype)
+        row = Minibatch(observation, action, np.float32(), np.bool_(), observation)
         self._columns = {
             name: np.zeros((num_members, capacity, *value.shape), value.dtype)
             for name, value in vars(row).items()
