@@ -170,7 +170,8 @@ class CQLConfig(AgentConfig):
     """Conservative Q-learning on recorded transitions (Kumar et al. 2020)."""
 
     # What is a setting of DQN, and not of CQL.
-    double, loss, reward_scale, target_every_updates, average_weights = True, "mse", 1.0, 1, 0.0
+    double, loss, reward_scale = True, "mse", 1.0
+    target_every_updates, average_weights = 1, 0.0
     learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""

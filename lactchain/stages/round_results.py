@@ -102,7 +102,10 @@ def play_selection(
     for how, temperature in TEMPERATURES.items():
         run = replace(folder, run_dir=f"{folder.run_dir}/{how}")
         player = replace(actor, temperature=temperature)
-        figures = evaluate.main(EvaluateConfig(run, config.environment, player, settings))
+        asked = EvaluateConfig(
+            run=run, environment=config.environment, actor=player, evaluation=settings
+        )
+        figures = evaluate.main(asked)
         for name in ("success_rate", "success_within_2_chains"):
             found[f"selection/{how}/{name}"] = practised(figures, name)
     return found

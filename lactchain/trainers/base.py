@@ -99,7 +99,13 @@ def _try_steps(arguments: TrainingArguments) -> None:
     kind, settings = transformers.Trainer.get_optimizer_cls_and_kwargs(arguments)
     optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
     schedule, further = arguments.lr_scheduler_type, arguments.lr_scheduler_kwargs
-    transformers.get_scheduler(schedule, optimizer, 1, 10, scheduler_specific_kwargs=further)
+    transformers.get_scheduler(
+        schedule,
+        optimizer,
+        num_warmup_steps=1,
+        num_training_steps=10,
+        scheduler_specific_kwargs=further,
+    )
 
 
 class RunTrainer(GuardedTrainer):
