@@ -189,7 +189,7 @@ def test_values_of_tokens_are_not_learnt_from_such_a_record_either(weights, tmp_
     actor, record = ActorConfig(str(weights / "actor")), record_of_all_states(tmp_path)
     config = TrainMCConfig(environment=HALF, actor=actor, trajectories=record)
     with pytest.raises(DataError, match=OF_THEM):
-        train_values(config, Run(tmp_path, "x", None))
+        train_values(config, Run(tmp_path, {"run_id": "x"}, None))
     assert open_trajectories(record, make_language_env(GRID))
 
 
