@@ -1,7 +1,8 @@
 """Runs: one folder each, and the same command continues it.
 
 A run folder holds `config.yaml` (itself a valid `--config`), `environment.json`, `metrics.jsonl`,
-whatever its script puts there, and `summary.json`, written last: a folder with it is finished.
+whatever its script puts there, and `summary.json`, written last: a folder with it is finished. A
+training goes on from its newest checkpoint in `trainers.base.train`.
 """
 
 import logging

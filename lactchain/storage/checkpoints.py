@@ -2,7 +2,8 @@
 
 A `checkpoint-N` counts when its manifest verifies and names this place in this run. What could be
 whole, or of use to somebody, is never deleted: only checkpoints of the same run that newer ones
-replace are, and what a crash left without a manifest.
+replace are, and what a crash left without a manifest. What one holds, say `trainers.guards`, for
+language models, and `baselines.state_files`, for classic agents.
 """
 
 import logging
