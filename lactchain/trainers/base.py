@@ -98,13 +98,12 @@ def _try_steps(arguments: TrainingArguments) -> None:
             raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
     kind, settings = transformers.Trainer.get_optimizer_cls_and_kwargs(arguments)
     optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **settings)
-    schedule, further = arguments.lr_scheduler_type, arguments.lr_scheduler_kwargs
     transformers.get_scheduler(
-        schedule,
+        arguments.lr_scheduler_type,
         optimizer,
         num_warmup_steps=1,
         num_training_steps=10,
-        scheduler_specific_kwargs=further,
+        scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,
     )
 
 
@@ -135,7 +134,8 @@ class UpdateMeanTrainer(RunTrainer):
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], **asked: Any) -> Tensor:
         """As `transformers.Trainer` asks for it, in an update by `num_items_in_batch`."""
-        items, of_update = self.num_items(inputs), asked.get("num_items_in_batch")
+        items = self.num_items(inputs)
+        of_update = asked.get("num_items_in_batch")
         return self.loss_of(model, inputs, items / (items if of_update is None else of_update))
 
     def _get_num_items_in_batch(

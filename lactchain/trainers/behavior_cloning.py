@@ -157,7 +157,9 @@ class BehaviorCloningTrainer(GuardedTrainer):
         **kwargs: Any,
     ) -> None:
         collator = CompletionCollator(tokenizer, can_read_once(model))
-        super().__init__(model, args, collator, rows, processing_class=tokenizer, **kwargs)
+        super().__init__(
+            model, args, collator, train_dataset=rows, processing_class=tokenizer, **kwargs
+        )
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], **asked: Any) -> Any:
         """Rows behind a shared beginning as one sequence; else as the library has it."""

@@ -195,7 +195,10 @@ class CriticTrainer(HeadedTrainer):
         self._trace = critic.settings.trace
         self._needs_values = table.needs_values(self._trace)
         collator = DataCollatorWithPadding(critic.tokenizer)
-        super().__init__(critic, args, collator, RegressionRows(table), eval_table, **kwargs)
+        rows = RegressionRows(table)
+        super().__init__(
+            critic, args, collator, train_dataset=rows, eval_dataset=eval_table, **kwargs
+        )
         self._targets_epoch = -1
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:

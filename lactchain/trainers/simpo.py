@@ -197,7 +197,9 @@ class SimPOTrainer(UpdateMeanTrainer):
             template, most = PromptTemplate(tokenizer), context_length(model.config)
             rows, _ = preference_rows(pairs, template, tokenizer, most)
         collator = PreferenceCollator(tokenizer.pad_token_id, share)
-        super().__init__(model, args, collator, rows, processing_class=tokenizer, **kwargs)
+        super().__init__(
+            model, args, collator, train_dataset=rows, processing_class=tokenizer, **kwargs
+        )
         self.settings = settings
 
     @torch.no_grad()
