@@ -232,17 +232,15 @@ class CompletionRanking:
         By the ranking "sum" Σ_t (min_i Q̂_i − V); by "first" min_i Q̂_i of the first token minus
         V(s); by "last" γ^{n−1} min_i Q̂_i of the n-th token, the last one, minus V(s).
         """
-        by, (target, online), columns = self._values.ranking.by, self._trunks, self._columns
-        least_q, v_head = self._values.target.least_q, self._values.online.v_head
-        if by == "first":
-            q = self._at_prompts(observations, target, lambda h: least_q(h, self._first_tokens))
-            return q[:, self._first] - self.state_values(observations)[:, None]
-        combine = (lambda _, step: step) if by == "last" else np.add
-        q = self._weigh(observations, target, lambda h: least_q(h, columns), combine)
-        if by == "last":
-            return q * self._discounts - self.state_values(observations)[:, None]
-        v = self._weigh(observations, online, lambda h: v_head(h).expand(-1, len(columns)))
-        return q - v
+        target, online = self._trunks
+        if self._values.ranking.by == "first":
+            q = self._at_prompts(observations, target, self._first_q)[:, self._first]
+            return q - self.state_values(observations)[:, None]
+        if self._values.ranking.by == "last":
+            last = self._weigh(observations, target, self._q, lambda _, step: step)
+            return last * self._discounts - self.state_values(observations)[:, None]
+        q = self._weigh(observations, target, self._q)
+        return q - self._weigh(observations, online, self._v)
 
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
         """V(s) of B states (B,), before the first token of a completion."""
@@ -262,6 +260,15 @@ class CompletionRanking:
                 _, _, hidden = trunk.read(prompts[i : i + size])
                 parts.append(values(hidden))
         return torch.cat(parts).cpu().numpy()
+
+    def _first_q(self, hidden: Tensor) -> Tensor:
+        return self._values.target.least_q(hidden, self._first_tokens)
+
+    def _q(self, hidden: Tensor) -> Tensor:
+        return self._values.target.least_q(hidden, self._columns)
+
+    def _v(self, hidden: Tensor) -> Tensor:
+        return self._values.online.v_head(hidden).expand(-1, len(self._columns))
 
     def _log_prob(self, hidden: Tensor) -> Tensor:
         logits = self._policy.get_output_embeddings()(hidden)
