@@ -37,6 +37,7 @@ from lactchain.stages.stage_run import note_servers
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.storage.results import ADAPTER_RECORD
 
 ASKED = 32
 """So many completions tell whether an actor answers in chains, before anything is paid for, and
@@ -238,8 +239,6 @@ class Rounds:
 
     def _take_actor(self, stage: TrainBCConfig | TrainSimPOConfig, summary: dict[str, Any]) -> None:
         """Goes on with the actor that a stage has trained."""
-        from lactchain.storage.results import ADAPTER_RECORD
-
         folder = Path(stage.run.run_dir) / "actor"
         if (folder / ADAPTER_RECORD).is_file():
             self.actor = replace(self.actor, adapter=str(folder))
@@ -275,6 +274,7 @@ def full_keys(stage: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         first = str(error).partition(":")[0].partition(".")[0]
+        # What is `critic` in the stage of that name is `critic.config` in the pipeline.
         name = "config" if first == stage == "critic" else first
         if name not in vars(SECTIONS[stage]()):
             raise

@@ -26,14 +26,10 @@ from lactchain.config.settings import (
     check,
 )
 from lactchain.data.episodes import sampled_episodes, sampled_states
+from lactchain.data.rollouts import Rollouts
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import (
-    Mixture,
-    OptimalChains,
-    RandomChains,
-    RememberingPolicy,
-)
+from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains, RememberingPolicy
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
@@ -107,8 +103,8 @@ class TrainBCConfig(Bounded):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one = self.pairs is None or self.trajectories is None
-        check(one, "trajectories", "null beside `pairs`", self.trajectories)
+        is_one_source = self.pairs is None or self.trajectories is None
+        check(is_one_source, "trajectories", "null beside `pairs`", self.trajectories)
 
 
 def main(config: TrainBCConfig) -> dict[str, Any]:
@@ -125,7 +121,6 @@ def main(config: TrainBCConfig) -> dict[str, Any]:
 
 def clone(config: TrainBCConfig, run: Run) -> dict[str, Any]:
     """What is to be cloned, and the training on it."""
-    from lactchain.data.rollouts import Rollouts
     from lactchain.models.actor import policy_file
     from lactchain.models.loading import load_actor
     from lactchain.trainers.base import save_result, train, training_arguments
@@ -190,8 +185,8 @@ def rows_to_clone(
         return cloning_rows(_examples(config, env), template, tokenizer, context)
     recorded = open_trajectories(config.trajectories, env)
     episodes = chosen_episodes(recorded, config.only_successes, config.best_fraction)
-    only_last = config.only_final_completions
-    return decision_rows(episodes, template, tokenizer, context, only_last), Counter()
+    only_final = config.only_final_completions
+    return decision_rows(episodes, template, tokenizer, context, only_final), Counter()
 
 
 def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action]]:
@@ -246,9 +241,9 @@ def played_examples(
             if len(examples) == config.num_chains:
                 return examples
             row_seed = derive_seed(seed, "behavior", len(examples))
-            told = [env.told(policy)], [row_seed]
-            [action] = policy.act(*told)
-            [learnt] = competent.act(*told) if config.corrected else [action]
+            told = env.told(policy)
+            [action] = policy.act([told], [row_seed])
+            [learnt] = competent.act([told], [row_seed]) if config.corrected else [action]
             examples.append((text, learnt))
             text, _, terminated, truncated, info = env.step(action.text)
             over = terminated or truncated

@@ -17,6 +17,7 @@ from lactchain.config.settings import PlayerConfig, ServedConfig
 from lactchain.errors import ConfigError, DataError, ServerError
 from lactchain.runs.run import Run
 from lactchain.storage.files import sha256
+from lactchain.storage.results import ADAPTER_FILES
 from lactchain_extras.serving.dialects import DIALECTS, Dialect
 from lactchain_extras.serving.transport import RefusedError, Transport, quoted, transport_of
 
@@ -127,8 +128,6 @@ def _flags(told: Any, inside: str = "") -> Iterator[tuple[str, Any]]:
 
 def adapter_name(folder: str | Path) -> str:
     """The name of the adapter in a folder, by the bytes of its files; `DataError` of none."""
-    from lactchain.storage.results import ADAPTER_FILES
-
     paths = [Path(folder) / name for name in ADAPTER_FILES]
     for path in paths:
         if not path.is_file():
