@@ -108,8 +108,9 @@ def compare(runs: Sequence[str | RunView]) -> list[Compared]:
                 f"{other.directory}: expected start states of {first.directory}, found"
                 f" {len(common)} in common; compare runs in one world"
             )
-        success, chains = np.array([[run[state] for state in common] for run in (before, after)]).T
-        found.append(Compared(other, name, [*map(json.loads, common)], success.T, chains.T))
+        both = np.array([[run[state] for state in common] for run in (before, after)])
+        success, chains = both[..., 0], both[..., 1]
+        found.append(Compared(other, name, [*map(json.loads, common)], success, chains))
     return found
 
 

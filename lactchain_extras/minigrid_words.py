@@ -192,10 +192,10 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, obj
         at.append(f"at ({x + across}, {y + down})")
         around.append(_both(_sides(across, "west", "east"), _sides(down, "north", "south")))
         ahead_of.append(_both(_steps(ahead, "ahead"), _sides(right, "left", "right")))
-    few: tuple[list[str], list[str]] = ([], [])
+    wanted, others = [], []  # in few words
     for (ahead, right, thing), *words in zip(things, named, ahead_of, strict=True):
         is_other = not _is_named(thing, level.mission)
-        few[is_other].append(" ".join(words).replace(" and", ""))
+        (others if is_other else wanted).append(" ".join(words).replace(" and", ""))
         if is_other and not thing.can_overlap():
             walls.add((ahead, right))
     far = level.agent_view_size
@@ -208,7 +208,7 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, obj
         "seen_at": _listed(named, at),
         "seen_around": _listed(named, around),
         "seen": _listed(named, ahead_of),
-        "near": "; ".join(map(", ".join, few if few[1] else few[:1])),
+        "near": ", ".join(wanted) + (f"; {', '.join(others)}" if others else ""),
         "ahead": next(free for free in range(far) if free + 1 == far or (free + 1, 0) in walls),
         "left": _free(walls, -1, far // 2),
         "right": _free(walls, 1, far // 2),

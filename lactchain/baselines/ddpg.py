@@ -23,9 +23,9 @@ class DDPG(TransitionLearner):
         if not isinstance(self.action_space, spaces.Box):
             raise ConfigError(f"DDPG: expected Box actions, got {self.action_space}")
         config, width, rng = self.config, int(np.prod(self.action_space.shape)), self.rng
-        features, members = self.inputs.num_features, (self.num_members, rng)
-        self.actors = Parameters(config, {"pi": (features, width, 0.01)}, *members)
-        self.critics = Parameters(config, {"q0": (features + width, 1, 1.0)}, *members)
+        features, num_members = self.inputs.num_features, self.num_members
+        self.actors = Parameters(config, {"pi": (features, width, 0.01)}, num_members, rng)
+        self.critics = Parameters(config, {"q0": (features + width, 1, 1.0)}, num_members, rng)
         self.target_actors, self.target_critics = self.actors.copy(), self.critics.copy()
         self.actor_optimizer, self.critic_optimizer = Adam(self.actors), Adam(self.critics)
         self.replay = self._new_replay()

@@ -113,7 +113,8 @@ class DQN(QLearner):
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
         """One iteration: some steps in every copy, then a round of updates; metrics of the last."""
         rate = self.exploration(progress)
-        act, act_at_random = (partial(self.act, epsilon=epsilon) for epsilon in (rate, 1.0))
+        act_at_random = partial(self.act, epsilon=1.0)
+        act = partial(self.act, epsilon=rate)
         records = self._play_and_learn(envs, act_at_random, act, progress)
         return {"train/exploration": rate[:, 0]} | (records[-1] if records else {})
 

@@ -111,7 +111,8 @@ class Parameters(Stored):
         rng: np.random.Generator,
         others: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self.activation, rows = ACTIVATIONS[config.activation], []
+        self.activation = ACTIVATIONS[config.activation]
+        rows = []
         for _ in range(num_members):
             values = {
                 name: _first_layers((inputs, *config.hidden, outputs), gain, rng)

@@ -169,9 +169,12 @@ class DDPGConfig(ReplayConfig):
 class CQLConfig(AgentConfig):
     """Conservative Q-learning on recorded transitions (Kumar et al. 2020)."""
 
-    # What is a setting of DQN, and not of CQL.
-    double, loss, reward_scale = True, "mse", 1.0
-    target_every_updates, average_weights = 1, 0.0
+    # What `QLearner` reads too: settings of DQN, and constants of CQL.
+    double = True
+    loss = "mse"
+    reward_scale = 1.0
+    target_every_updates = 1
+    average_weights = 0.0
     learning_rate: Positive = tunable(1e-3, 1e-5, 1e-2, log=True)
     gamma: PositiveShare = tunable(0.99, 0.9, 0.9999)
     """Discount."""

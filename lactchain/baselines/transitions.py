@@ -55,12 +55,16 @@ class ReplayBuffer(Stored):
     ) -> None:
         self.num_members, self.capacity = num_members, capacity
         self.total = 0
-        observation = np.empty(observation_space.shape, observation_space.dtype)
-        action = np.empty(action_space.shape, action_space.dtype)
-        row = Minibatch(observation, action, np.float32(), np.bool_(), observation)
+        kinds = {
+            "observations": (observation_space.shape, observation_space.dtype),
+            "actions": (action_space.shape, action_space.dtype),
+            "rewards": ((), np.float32),
+            "terminated": ((), bool),
+            "next_observations": (observation_space.shape, observation_space.dtype),
+        }
         self._columns = {
-            name: np.zeros((num_members, capacity, *value.shape), value.dtype)
-            for name, value in vars(row).items()
+            name: np.zeros((num_members, capacity, *shape), dtype)
+            for name, (shape, dtype) in kinds.items()
         }
 
     @property

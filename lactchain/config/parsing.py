@@ -147,7 +147,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> Config:
 def take_options(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """What is said of one command, and its other arguments.
 
-    The switches `dry_run` and `inexact`, which many type with a hyphen, and the lists of words
+    The switches `dry_run`, which many type with a hyphen, and `inexact`, and the lists of words
     `modules` and `workers`, are no settings: no file holds them.
 
     Raises:
@@ -162,8 +162,8 @@ def take_options(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         return parser.parse_known_args([*argv])
     except argparse.ArgumentError as error:
         name = error.argument_name
-        mend = f"{name}: expected {SAID[name]}, got none" if name in SAID else str(error)
-        raise ConfigError(mend) from error
+        problem = f"{name}: expected {SAID[name]}, got none" if name in SAID else str(error)
+        raise ConfigError(problem) from error
 
 
 def _words(text: str) -> list[str]:

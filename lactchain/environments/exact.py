@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product, zip_longest
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -139,8 +139,10 @@ def all_chains(num_actions: int, max_chain_length: int) -> list[tuple[int, ...]]
 
 def pad_chains(chains: Sequence[Sequence[int]]) -> np.ndarray:
     """Chains of different lengths as one array (C, L), padded with −1."""
-    places = [*zip_longest(*chains, fillvalue=-1)]
-    return np.array(places, dtype=int).reshape(-1, len(chains)).T
+    padded = np.full((len(chains), max(map(len, chains))), -1)
+    for row, chain in zip(padded, chains, strict=True):
+        row[: len(chain)] = chain
+    return padded
 
 
 def action_values(model: TabularModel, values: np.ndarray, gamma: float = 1.0) -> np.ndarray:

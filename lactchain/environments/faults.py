@@ -165,12 +165,13 @@ def _are_states(value: Any) -> bool:
 
 
 def _are_outcomes(value: Any) -> bool:
-    rows = isinstance(value, list) and all(isinstance(one, tuple | list) for one in value)
-    if not rows or {*map(len, value)} != {3}:
+    if not isinstance(value, list) or not value:
+        return False
+    if not all(isinstance(one, tuple | list) and len(one) == 3 for one in value):
         return False
     shares, rewards, _ = zip(*value, strict=True)
-    finite = all(map(_is_finite, shares + rewards))
-    return finite and min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6
+    is_finite = all(map(_is_finite, (*shares, *rewards)))
+    return is_finite and min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6
 
 
 TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {

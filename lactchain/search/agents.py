@@ -41,7 +41,7 @@ class AgentSpecies(Species):
 
     stored = "num_env_steps", "envs"
 
-    def __init__(self, config: Any, run: Any = None) -> None:
+    def __init__(self, config: Any, run: Any = None) -> None:  # other species need the run
         super().__init__(config)
         self.world, self.seed = config.environment, config.run.seed
         self.kind, self.spaces = AGENTS[type(self.given)], spaces_of(self.world)
@@ -133,6 +133,7 @@ class AgentSpecies(Species):
 def take(population: Population, member: int) -> dict[str, Any]:
     """A copy of what one member has learnt; see above."""
     state = population.state_dict()
+    # Rows (1, …) of arrays (P, …); a number is the same for all members.
     parts = over_leaves(
         lambda value: np.array(value[member : member + 1]) if np.ndim(value) else value,
         state["parts"],

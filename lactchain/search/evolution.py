@@ -107,8 +107,9 @@ class Species(Stored):
     def __init__(self, config: Any) -> None:
         self.given, self.space, self.settings = config.subject, config.space, config.evolution
         self.num_env_steps = 0
-        present, searched = tunable_values(self.given), self.space.tunables
-        with_tunables(self.given, {n: present[n] for n in searched_tunables(self.given, searched)})
+        present = tunable_values(self.given)
+        searched = searched_tunables(self.given, self.space.tunables)
+        with_tunables(self.given, {name: present[name] for name in searched})  # refuses some
 
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member without a parent; see `EvolutionConfig.start` for its config."""

@@ -154,8 +154,8 @@ def mutate_architecture(
     if not ways:
         return None
     after, change = ways[rng.integers(len(ways))](config, grows, rng)
-    learnt, changes = change_networks(parent.state, change), [list(hidden), list(after)]
-    return Child(replace(config, hidden=after), learnt, {"hidden": changes})
+    learnt = change_networks(parent.state, change)
+    return Child(replace(config, hidden=after), learnt, {"hidden": [list(hidden), list(after)]})
 
 
 def _resized(config: Any, grows: bool, rng: np.random.Generator) -> NewShape:

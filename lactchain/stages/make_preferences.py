@@ -96,10 +96,10 @@ def pairs_into(
         episodes = open_trajectories(config.trajectories, rollouts.env)
         after_completion = config.preferences.share_after_completion is not None
         asked = recorded_texts(episodes, rollouts.env, after_completion)
-    more = _explorers(actor, config.actor, rollouts.env.grammar) | {"asked": asked}
+    others = _explorers(actor, config.actor, rollouts.env.grammar)
     seed, folder = config.run.seed, run.path("pairs")
     pairs, figures = make_preferences(
-        actor, critic, rollouts, config.preferences, seed=seed, folder=folder, **more
+        actor, critic, rollouts, config.preferences, seed=seed, folder=folder, asked=asked, **others
     )
     run.log_once(figures, step=0)
     return pairs, figures | {"ranked_by": ranked_by}
@@ -178,7 +178,8 @@ def make_preferences(
     with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         size, title = settings.states_per_shard, "preference pairs"
         pairs, tally = work_through(Path(place), states, size, make, PAIRS, title)
-    require_pairs(pairs, {name: n for name in DROP_REASONS if (n := tally[f"dropped_{name}"])})
+    dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
+    require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
     figures = _figures(pairs, tally, len(states)) | time_metrics(tally)
     figures["pairs/no_spread_rate"] = tally["num_flat"] / len(states)
     if env.grammar.max_chain_length > 1:

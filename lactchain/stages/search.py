@@ -94,8 +94,8 @@ def main(config: SearchConfig) -> dict[str, Any]:
             from lactchain.search.agents import AgentSpecies
             from lactchain.search.evolution import evolve
 
-            species = AgentSpecies
+            kind = AgentSpecies
             if config.language is not None:
-                species = plugins.required("language_species", "language")
-            run.finish(evolve(config, run, species(config, run)))
+                kind = plugins.required("language_species", "language")
+            run.finish(evolve(config, run, kind(config, run)))
     return run.outcome

@@ -130,9 +130,10 @@ def _fit(
         train(trainer)
         found = trainer.solve()
     if found.r2 < first.r2:
-        change = first.r2, found.r2
         log.warning(
-            "critic: the steps are taken back: the R2 of folds fell from %.3f to %.3f", *change
+            "critic: the steps are taken back: the R2 of folds fell from %.3f to %.3f",
+            first.r2,
+            found.r2,
         )
         frozen = replace(config, critic=replace(config.critic, frozen=True))
         trainer = critic_trainer(frozen, trajectories, run)

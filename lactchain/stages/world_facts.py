@@ -173,18 +173,19 @@ def _steps(env: LanguageEnv, episode: Trajectory) -> Iterator[tuple[str, str, st
 
     A state is what the view reads; else the text, without what it says of the last completion.
     """
-    listed = env.history == 1 and lists_states(env)
-    names: list[str | None] = [
-        json.dumps(info["state"], sort_keys=True)
-        if listed and info["state"] is not None
-        else _plain(env, text)
-        for text, info in zip(episode.observations, episode.infos, strict=True)
-    ]
-    said = [action.text for action in episode.actions]
-    if not episode.terminated:
-        return zip(names, said[:-1], names[1:], strict=False)
-    end = None if episode.infos[-1]["success"] is not False else "a bad end"
-    return zip(names, said, [*names[1:-1], end], strict=False)
+
+    def name(t: int) -> str:
+        state, text = episode.infos[t]["state"], episode.observations[t]
+        if state is not None and env.history == 1 and lists_states(env):
+            return json.dumps(state, sort_keys=True)
+        return _plain(env, text)
+
+    for t, action in enumerate(episode.actions):
+        if t + 1 < len(episode):
+            yield name(t), action.text, name(t + 1)
+        elif episode.terminated:
+            is_good = episode.infos[-1]["success"] is not False
+            yield name(t), action.text, None if is_good else "a bad end"
 
 
 def _ways(led: Mapping[tuple[str, str], set[str | None]]) -> list[int]:

@@ -87,7 +87,8 @@ def contents(
         "states": states.rows,  # last: the others have told which there are
     }
     tables = {name: as_columns(name, those) for name, those in rows.items()}
-    trajectories, meta = [one.trajectory for one in own], {n: f.meta for n, f in valued.items()}
+    trajectories = [episode.trajectory for episode in own]
+    meta = {name: found.meta for name, found in valued.items()}
     return Contents(tables, trajectories, len(everything), left_out, meta)
 
 
@@ -251,7 +252,8 @@ def of_others(
         kept[what].append(row)
     if len(held) == len(groups):
         return kept, ""
-    shown, found = (Counter(of_result for of_result, _ in some) for some in (held, groups))
+    shown = Counter(of_result for of_result, _ in held)
+    found = Counter(of_result for of_result, _ in groups)
     parts = [
         f"{shown[of_result]:,} of {count:,} start states{'' if of_result else ' in other rounds'}"
         for of_result, count in sorted(found.items(), reverse=True)

@@ -74,7 +74,8 @@ def line_chart(
     x_marks: Sequence[float] | None = None,
 ) -> Markup:
     """Curves by name, each (x, y) of finite numbers, with ticks at `x_marks`."""
-    across, heights = ([v for curve in series.values() for v in curve[axis]] for axis in (0, 1))
+    across = [x for xs, _ in series.values() for x in xs]
+    heights = [y for _, ys in series.values() for y in ys]
     axes = Axes(padded(across, 0.0), padded(heights, 0.05), top=26 if len(series) < 2 else 42)
     drawn = [
         _curve(axes, name, *curve, colour)

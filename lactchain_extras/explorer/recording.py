@@ -129,8 +129,9 @@ class Recorder:
     def _known(self, stage: Path) -> list[Row]:
         """What is exactly known of each state that is looked at."""
         results = read_episodes(stage / "evaluation/episodes.json")
-        file, policy = stage / "critic/values.json", {}
+        file = stage / "critic/values.json"
         shortest = {state_text(result.state): result.shortest for result in results}
+        policy: Mapping[str, float] = {}
         if file.is_file():  # the critic was measured
             values = read_values(file)
             policy = dict(zip(map(state_text, values.states), values.exact, strict=True))

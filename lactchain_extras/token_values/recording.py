@@ -67,10 +67,10 @@ def record_token_values(
     if not shown.chosen:
         return
     view = token_view(shown.trajectories, template, model.tokenizer)
-    places = (
-        np.arange(len(view)) - np.flatnonzero(np.diff(view.episodes, prepend=-1))[view.episodes]
-    )
-    looked_at, texts, rows = np.flatnonzero(places < MAX_DECISIONS), TokenTexts(model.tokenizer), []
+    starts = np.flatnonzero(np.diff(view.episodes, prepend=-1))
+    places = np.arange(len(view)) - starts[view.episodes]  # of decisions in their episodes
+    looked_at = np.flatnonzero(places < MAX_DECISIONS)
+    texts, rows = TokenTexts(model.tokenizer), []
     for first in range(0, len(looked_at), AT_ONCE):
         if stop_requested():
             told = "stopped as values of tokens were computed; give the same command to go on"
@@ -116,6 +116,6 @@ def _values(
     q, v = model.token_values(inputs, torch.from_numpy(np.concatenate(nodes)).to(model.device))
     tokens = torch.tensor(np.concatenate(said), device=model.device)
     lengths = [len(tokens) for tokens in said]
-    of_tokens = q.gather(1, tokens[:, None])[:, 0].split(lengths)
-    for row, ids, one, other in zip(rows, said, of_tokens, v.split(lengths), strict=True):
-        yield row, ids, one.tolist(), other.tolist()
+    q_of, v_of = q.gather(1, tokens[:, None])[:, 0].split(lengths), v.split(lengths)
+    for row, ids, own_q, own_v in zip(rows, said, q_of, v_of, strict=True):
+        yield row, ids, own_q.tolist(), own_v.tolist()
