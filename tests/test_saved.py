@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 
+import cloudpickle
 import numpy as np
 import pytest
 from script_setups import LORA, config_of, run_here
@@ -35,6 +36,13 @@ def test_an_actor_is_asked_as_it_was_trained(simpo):
         assert lactchain.load_policy(place).act(STATES, SEEDS) == expected
     greedy = lactchain.load_policy(folder, temperature=0.0)
     assert greedy.act(STATES, [1, 2]) == greedy.act(STATES, [5, 6])
+
+
+def test_an_actor_that_is_sent_to_a_worker_answers_as_here(simpo):
+    """As Ray sends it: nothing in it, its memory of answers included, belongs to one process."""
+    actor = lactchain.load_policy(simpo.run.run_dir)
+    here = actor.act(STATES, SEEDS)
+    assert cloudpickle.loads(cloudpickle.dumps(actor)).act(STATES, SEEDS) == here
 
 
 def test_a_folder_that_does_not_say_how_its_actor_is_asked_is_refused(simpo, tmp_path):

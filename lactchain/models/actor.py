@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -82,7 +81,7 @@ class LanguageActor:
         self._context = context_length(model.config)
         self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self.values = values
-        self._text = lru_cache(MOST_REMEMBERED)(partial(reading_of, tokenizer=tokenizer))
+        self._texts: dict[tuple[int, ...], str] = {}
 
     @classmethod
     def from_config(cls, config: PlayerConfig, grammar: ChainGrammar) -> Self:
@@ -177,6 +176,14 @@ class LanguageActor:
 
     def _action(self, row: Action) -> Action:
         return replace(row, text=self._text(row.token_ids))
+
+    def _text(self, token_ids: tuple[int, ...]) -> str:
+        # A dict of its own: an actor is sent to workers, which no `lru_cache` survives.
+        if len(self._texts) > MOST_REMEMBERED:
+            self._texts.clear()
+        if token_ids not in self._texts:
+            self._texts[token_ids] = reading_of(token_ids, self.tokenizer)
+        return self._texts[token_ids]
 
 
 def load_player(config: PlayerConfig, grammar: ChainGrammar) -> Policy:
