@@ -147,7 +147,7 @@ def test_a_signal_ends_the_workers_and_the_same_command_goes_on(two, weights, tm
     assert process.exitcode == 143, logs(tmp_path / "run")
     assert psutil.wait_procs(begun, timeout=20)[1] == []
     kept = len(list((tmp_path / "run/trajectories").glob("*.parquet")))
-    assert 3 <= kept < 40
+    assert 1 <= kept < 40  # pieces are finished in any order
     run_here(script, config)
     run_here(script, config_of(script, weights, tmp_path / "whole", collect=many))
     assert contents(tmp_path / "run", script) == contents(tmp_path / "whole", script)
