@@ -42,14 +42,23 @@ def weights(tmp_path_factory) -> Path:
 @pytest.fixture
 def auto_as_on_a_gpu(monkeypatch):
     """The types that `auto` chooses there; models stay here."""
+    monkeypatch.setattr(loading, "computes_in_bfloat16", lambda: True)
 
-    def resolve(config, shape, *, all_trained=False):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loading, "device", lambda: torch.device("cuda"))
-            return resolve_dtype(config, shape, all_trained=all_trained)
 
-    resolve_dtype = loading.resolve_dtype
-    monkeypatch.setattr(loading, "resolve_dtype", resolve)
+@pytest.mark.parametrize(
+    ("capabilities", "chosen"),
+    [
+        ({"avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
+        ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
+        ({"avx512_bf16": False, "amx_bf16": False}, torch.float32),
+        ({}, torch.float32),
+    ],
+)
+def test_auto_is_bfloat16_on_a_cpu_that_multiplies_in_it(
+    weights, monkeypatch, capabilities, chosen
+):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert load_actor(ActorConfig(str(weights / "actor16")))[0].dtype == chosen
 
 
 def test_auto_is_float32_for_weights_that_are_all_trained(weights, auto_as_on_a_gpu, tmp_path):

@@ -11,7 +11,7 @@ from lactchain.config.settings import ActorConfig, EnvironmentConfig
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.actor import LanguageActor
-from lactchain.models.loading import load_actor
+from lactchain.models.loading import load_actor, load_shape
 from lactchain.models.weights import resolve_weights
 from lactchain.storage.manifests import MANIFEST, read_manifest
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
@@ -49,10 +49,16 @@ def test_the_folder_computes_and_reads_as_the_model_that_the_file_was_made_of(fi
 def test_weights_of_eight_bits_come_out_near(tmp_path):
     write_gguf(tmp_path / "tiny.gguf", MODEL, TOKENIZER, quantised=True)
     folder = prepared(tmp_path / "tiny.gguf")
-    model, _ = load_actor(ActorConfig(str(folder)))
+    model, _ = load_actor(ActorConfig(str(folder), dtype="float32"))
     away = (logits(model) - logits(MODEL)).norm() / logits(MODEL).norm()
     assert 1e-5 < away < 0.05
     assert read_manifest(folder / MANIFEST)["quantisation"] == "Q8_0, dequantised"
+
+
+@pytest.mark.parametrize(("quantised", "meant"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_weights_of_fewer_bits_may_compute_in_sixteen(tmp_path, quantised, meant):
+    write_gguf(tmp_path / "tiny.gguf", MODEL, TOKENIZER, quantised=quantised)
+    assert load_shape(prepared(tmp_path / "tiny.gguf")).dtype == meant
 
 
 def test_special_tokens_are_those_that_the_file_states(file):

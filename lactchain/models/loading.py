@@ -27,7 +27,14 @@ from lactchain.models.adapters import attach_lora, is_quantised, keep_differenti
 from lactchain.models.families import context_length
 from lactchain.models.headed import value_encoder_class
 from lactchain.models.prompting import end_of_completion
-from lactchain.models.runtime import device, held, is_out_of_memory, quiet, share
+from lactchain.models.runtime import (
+    computes_in_bfloat16,
+    device,
+    held,
+    is_out_of_memory,
+    quiet,
+    share,
+)
 from lactchain.models.weights import (
     check_weights,
     mend,
@@ -263,13 +270,14 @@ def resolve_dtype(
 ) -> torch.dtype:
     """The type that weights are loaded in, on the device at hand.
 
-    `auto` is bfloat16 on a GPU, but not for weights that are all trained, nor for those that such a
-    training has stored. Quantised weights are computed with in bfloat16.
+    `auto` is bfloat16 where the device multiplies in it, but not for weights that are all trained,
+    nor for those that say float32, as such a training stores them. Quantised weights are computed
+    with in bfloat16.
     """
     if config.dtype != "auto":
         return torch.float32 if config.dtype == "float32" else torch.bfloat16
     exact = all_trained or shape.dtype == torch.float32
-    return torch.float32 if exact or device().type == "cpu" else torch.bfloat16
+    return torch.float32 if exact or not computes_in_bfloat16() else torch.bfloat16
 
 
 def load_shape(path: Path) -> PretrainedConfig:

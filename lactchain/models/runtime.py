@@ -33,6 +33,14 @@ def device() -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
+def computes_in_bfloat16() -> bool:
+    """Whether the device multiplies in bfloat16; a CPU that cannot takes longer than in float32."""
+    if device().type != "cpu":
+        return True
+    able = getattr(torch.cpu, "get_capabilities", dict)()  # newer than the oldest torch we take
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
 def free_memory() -> None:
     """Frees models that are not used any more, and what torch keeps of them on a GPU.
 

@@ -57,16 +57,19 @@ def convert_gguf(file: Path, folder: Path) -> dict[str, Any]:
     numbers = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in SPECIAL}
     model.generation_config = transformers.GenerationConfig(**numbers)
     model.config.update(numbers)
-    with quiet():
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    load_tokenizer(folder, padding_side="left", chat=tokenizer.chat_template is not None)
-    for lost in _not_kept(facts, tensors, tokenizer):
-        log.warning("%s: %s", file, lost)
     sizes: Counter[str] = Counter()
     for tensor in tensors:
         sizes[tensor.tensor_type.name] += int(tensor.n_elements)
     kind = max(sizes, key=sizes.__getitem__)
+    with quiet():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        if kind != "F32":  # of 16 bits or fewer: `auto` may compute in bfloat16
+            model.config.dtype = torch.bfloat16
+            model.config.save_pretrained(folder)
+    load_tokenizer(folder, padding_side="left", chat=tokenizer.chat_template is not None)
+    for lost in _not_kept(facts, tensors, tokenizer):
+        log.warning("%s: %s", file, lost)
     quantisation = kind if kind in ("F32", "F16", "BF16") else f"{kind}, dequantised"
     return {"licence": facts.get("general.license"), "quantisation": quantisation}
 
