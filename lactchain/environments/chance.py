@@ -147,7 +147,16 @@ def _read_only(values: np.ndarray, model: TabularModel) -> np.ndarray:
 def play_chains(
     model: TabularModel, starts: np.ndarray, chains: np.ndarray, gamma: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`exact.ends_of_chains` by state: (B, S) how likely each is after a chain; rewards (B,)."""
+    """Where B chains lead, each played open loop from a start of its own, and what they earn.
+
+    Args:
+        starts: (B,) numbers of states.
+        chains: (B, L) actions, padded with −1.
+        gamma: discount of each action's reward, from the first action of the chain on.
+
+    Returns:
+        How likely each of the S states is after each chain (B, S); expected rewards (B,).
+    """
     (played, states, weights), rewards = ends_of_chains(model, starts, chains, gamma)
     reach = np.zeros((len(starts), len(model.terminal)))
     np.add.at(reach, (played, states), weights)

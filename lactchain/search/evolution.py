@@ -17,9 +17,11 @@ was cut:
     RUN/stop            a file of this name, made by anybody, ends the search in good order
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -79,19 +81,11 @@ class Individual:
         return self.fitness if np.isfinite(self.fitness) else -np.inf
 
 
-class Species(Stored):
+class Species(Stored, ABC):
     """What evolves: how members come to be, learn, are judged and change.
 
     What is stored is what the next generation depends on beside the members. A state, of what a
-    member has learnt, is of arrays and what JSON can hold. A subclass has
-
-        untrained(config, place)      the state of a newcomer
-        train(members, generation)    their new states, in a list
-        evaluate(members, generation) mean returns of members and champion over the same episodes,
-                                      in a list, which are counted
-        certify(member)               mean return of one over many fresh episodes, not counted
-        save(champion, folder)        writes what a search would return now, unless it is kept
-                                      elsewhere; what a summary says of it beside its tunables
+    member has learnt, is of arrays and what JSON can hold.
 
     Args:
         config: a `SearchConfig`.
@@ -110,6 +104,30 @@ class Species(Stored):
         present = tunable_values(self.given)
         searched = searched_tunables(self.given, self.space.tunables)
         with_tunables(self.given, {name: present[name] for name in searched})  # refuses some
+
+    @abstractmethod
+    def untrained(self, config: Any, place: int) -> Any:
+        """The state of a newcomer with this config."""
+
+    @abstractmethod
+    def train(self, members: Sequence[Individual], generation: int) -> list[Any]:
+        """The members' new states, after a generation's training."""
+
+    @abstractmethod
+    def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
+        """Mean returns of members and champion over the same episodes, which are counted."""
+
+    @abstractmethod
+    def certify(self, member: Individual) -> float:
+        """Mean return over many fresh episodes, which are not counted."""
+
+    @abstractmethod
+    def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
+        """Writes what a search would return now, unless it is kept elsewhere.
+
+        Returns:
+            What a summary says of it beside its tunables.
+        """
 
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member without a parent; see `EvolutionConfig.start` for its config."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from lactchain import plugins
@@ -98,7 +97,9 @@ def stage(
     if not fills_nulls:
         require_numbers(config)
     if dry:
-        yield SimpleNamespace(outcome=dry_run(config, batches))
+        run = Run(Path(config.run.run_dir), {"run_id": ""}, lock=None)  # its folder is not made
+        run.outcome = dry_run(config, batches)
+        yield run
         return
     with Run.of(config) as run, under_way(title):
         if run.finished:
