@@ -6,20 +6,21 @@ What a member has learnt is a mapping, which can be copied, written down and mut
     shapes       part → network → shapes of its arrays; of parameters and of their optimisers
     num_updates  optimiser steps made
 
-Members that agree in all that shapes a computation are trained as one batch, whoever their parents
-are.
+Members train one after the other: hardly two of them agree in all that shapes a computation, such
+as the rows of a batch, which are searched too.
 """
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lactchain import plugins
 from lactchain.baselines.evaluation import evaluate_agent
-from lactchain.baselines.member_envs import MemberEnvs, Transition, spaces_of
+from lactchain.baselines.member_envs import MemberEnvs, spaces_of
 from lactchain.baselines.population import Population
-from lactchain.baselines.settings import own_settings
 from lactchain.baselines.state_files import over_leaves
 from lactchain.baselines.training import AGENTS, save_agent
 from lactchain.errors import Interrupted
@@ -27,7 +28,7 @@ from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.process import stop_requested
 from lactchain.runs.progress import under_way
 from lactchain.search.evolution import Individual, Species
-from lactchain.search.mutations import OF_NETWORKS, Child
+from lactchain.search.mutations import Child
 
 CERTIFYING_EPISODES = 50
 
@@ -57,32 +58,34 @@ class AgentSpecies(Species):
 
     def untrained(self, config: Any, place: int) -> dict[str, Any]:
         """Fresh weights."""
-        return take(self.kind([config], *self.spaces, seed=[self.seed, place]), 0)
+        return learnt_by(self.kind([config], *self.spaces, seed=[self.seed, place]))
 
     def train(self, members: Sequence[Individual], generation: int) -> list[dict[str, Any]]:
-        """Trains each member for a generation's steps at least, in as few batches as can be.
+        """Trains each member for a generation's steps at least.
 
         Raises:
             Interrupted: the process was asked to stop.
         """
+        before = sum(envs.num_env_steps for envs in self.envs)
+        states = [self._train(member, place, generation) for place, member in enumerate(members)]
+        self.num_env_steps += sum(envs.num_env_steps for envs in self.envs) - before
+        return states
+
+    def _train(self, member: Individual, place: int, generation: int) -> dict[str, Any]:
+        """What a member has learnt after a generation, in the environments of its place."""
         num_steps = self.settings.steps_per_generation
         progress = generation / self.settings.num_generations
-        trained: dict[int, dict[str, Any]] = {}
-        before = sum(envs.num_env_steps for envs in self.envs)
-        for places, population in self._populations(members, [self.seed, generation]):
-            envs = JoinedEnvs([self.envs[place] for place in places])
-            start = envs.members[0].num_env_steps
-            with under_way("steps", num_steps) as step:
-                while (steps := envs.members[0].num_env_steps - start) < num_steps:
-                    if stop_requested():
-                        raise Interrupted(stop_requested(), "stopped while members trained")
-                    step.at(steps)
-                    population.advance(envs, progress)
-            trained |= {place: take(population, row) for row, place in enumerate(places)}
-        for envs in self.envs:
-            envs.pop_episodes()
-        self.num_env_steps += sum(envs.num_env_steps for envs in self.envs) - before
-        return [trained[place] for place in range(len(members))]
+        agent = self._revived(member, [self.seed, generation, place])
+        envs = self.envs[place]
+        start = envs.num_env_steps
+        with under_way("steps", num_steps) as step:
+            while (steps := envs.num_env_steps - start) < num_steps:
+                if stop_requested():
+                    raise Interrupted(stop_requested(), "stopped while members trained")
+                step.at(steps)
+                agent.advance(envs, progress)
+        envs.pop_episodes()
+        return learnt_by(agent)
 
     def evaluate(self, members: Sequence[Individual], generation: int) -> list[float]:
         """Mean returns over the same episodes for all, other ones in each generation."""
@@ -98,96 +101,49 @@ class AgentSpecies(Species):
         return fitness
 
     def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
-        """A mutant of any of the kinds."""
-        if kind in OF_NETWORKS:
-            return OF_NETWORKS[kind](parent, self.settings.mutation, rng)
+        """A mutant of the kind "hyper", or of those that the add-on `network_mutations` has."""
+        of_networks = plugins.add_on("network_mutations") or {}
+        if kind in of_networks:
+            return of_networks[kind](parent, self.settings.mutation, rng)
         return super().mutate(kind, parent, rng)
 
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
         """Writes the agent that the search would return now."""
-        [(_, population)] = self._populations([champion], [0])
-        save_agent(folder, population, 0, self.world)
+        save_agent(folder, self._revived(champion, 0), 0, self.world)
         config = champion.config
         return {"best/hidden": list(config.hidden), "best/activation": config.activation}
 
-    def _populations(
-        self, members: Sequence[Individual], seed: Sequence[int]
-    ) -> Iterator[tuple[list[int], Population]]:
-        """The members as populations of those that fit together, with their places."""
-        for places in batches(members):
-            own = [members[place] for place in places]
-            yield places, join(self.kind, own, self.spaces, [*seed, places[0]])
+    def _revived(self, member: Individual, seed: int | Sequence[int]) -> Population:
+        return revived(self.kind, member, self.spaces, seed)
 
     def _judge(
         self, members: Sequence[Individual], num_episodes: int, seed: int
     ) -> tuple[list[float], int]:
         """Mean returns, NaN for members whose gradients were not finite; and steps played."""
-        returns, num_steps = np.zeros(len(members)), 0
-        for places, population in self._populations(members, [0]):
-            played = evaluate_agent(population, self.world, num_episodes, seed)
-            returns[places] = np.where(population.diverged, np.nan, played.returns.mean(1))
+        returns, num_steps = [], 0
+        for agent in (self._revived(member, 0) for member in members):
+            played = evaluate_agent(agent, self.world, num_episodes, seed)
+            returns.append(np.nan if agent.diverged.any() else float(played.returns.mean()))
             num_steps += int(played.lengths.sum())
-        return returns.tolist(), num_steps
+        return returns, num_steps
 
 
-def take(population: Population, member: int) -> dict[str, Any]:
-    """A copy of what one member has learnt; see above."""
-    state = population.state_dict()
-    # Rows (1, …) of arrays (P, …); a number is the same for all members.
-    parts = over_leaves(
-        lambda value: np.array(value[member : member + 1]) if np.ndim(value) else value,
-        state["parts"],
-    )
-    shapes = {n: part.shapes for n, part in population.parts.items() if hasattr(part, "shapes")}
-    return {"parts": parts, "shapes": shapes, "num_updates": state["num_updates"]}
+def learnt_by(agent: Population) -> dict[str, Any]:
+    """A copy of what the one member of a population has learnt; see above."""
+    parts = over_leaves(copy.copy, agent.state_dict()["parts"])
+    shapes = {name: part.shapes for name, part in agent.parts.items() if hasattr(part, "shapes")}
+    return {"parts": parts, "shapes": shapes, "num_updates": agent.num_updates}
 
 
-def join(
-    kind: type[Population], members: Sequence[Any], spaces: Any, seed: int | Sequence[int]
+def revived(
+    kind: type[Population], member: Any, spaces: Any, seed: int | Sequence[int]
 ) -> Population:
-    """A population of members, each with a `config` and a `state`, that `batches` finds to fit.
+    """A population of one member that goes on with its `config` from its `state`.
 
     The spaces are those of `spaces_of`.
     """
-    configs, states = zip(*((member.config, member.state) for member in members), strict=True)
-    population = kind(configs, *spaces, seed)
-    population.num_updates = states[0]["num_updates"]
-    parts = over_leaves(
-        lambda *rows: np.concatenate(rows) if np.ndim(rows[0]) else rows[0],
-        *(state["parts"] for state in states),
-    )
-    for name, part in population.parts.items():
-        part.load_state_dict(parts[name])
-    return population
-
-
-def batches(members: Sequence[Any]) -> list[list[int]]:
-    """Places of members, each with a `config` and a `state`, that train in one batch at no loss.
-
-    They agree in every field that is not their own, and in how much they have stored.
-    """
-    found: dict[tuple, list[int]] = {}
-    for place, member in enumerate(members):
-        own = own_settings(type(member.config))
-        fields = tuple((k, value) for k, value in vars(member.config).items() if k not in own)
-        stored = str(over_leaves(lambda value: np.shape(value) or value, member.state["parts"]))
-        found.setdefault((fields, stored), []).append(place)
-    return list(found.values())
-
-
-class JoinedEnvs:
-    """What several members play, each its own copies, behind the interface of `MemberEnvs`."""
-
-    def __init__(self, members: Sequence[MemberEnvs]) -> None:
-        self.members = members
-
-    @property
-    def observations(self) -> np.ndarray:
-        """(P, N, …), where the next step begins."""
-        return np.concatenate([member.observations for member in self.members])
-
-    def step(self, actions: np.ndarray) -> Transition:
-        """Plays one action (P, N, …) in every copy."""
-        steps = [m.step(row[None]) for m, row in zip(self.members, actions, strict=True)]
-        columns = zip(*(vars(step).values() for step in steps), strict=True)
-        return Transition(*map(np.concatenate, columns))
+    agent = kind([member.config], *spaces, seed)
+    agent.num_updates = member.state["num_updates"]
+    for name, part in agent.parts.items():
+        part.load_state_dict(member.state["parts"][name])
+    return agent

@@ -24,7 +24,8 @@ class MutationConfig(Bounded):
 
     weights: dict[str, float] = field(default_factory=MUTATIONS.copy)
     """How often each kind is drawn. none; architecture: units or a layer more (the function stays)
-    or fewer; parameters: Gaussian noise on the weights; activation: another; hyper: tunables."""
+    or fewer; parameters: Gaussian noise on the weights; activation: another; hyper: tunables.
+    The species says which kinds it knows: what it does not know counts as none."""
     tunable_step: Positive = 0.15
     """Deviation of a tunable's step, as a share of its range (on its own scale)."""
     num_tunables: AtLeast1 = 1
