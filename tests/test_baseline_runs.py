@@ -257,8 +257,8 @@ def test_a_world_or_data_that_do_not_suit_are_refused(tmp_path):
         with pytest.raises(ConfigError, match=f"{name.upper()}: expected {kind}"):
             train_agent(placed(CONFIGS[name], tmp_path / name, **changes))
     data = random_transitions(WorldConfig("FrozenLake-v1"), 50, seed=0)
-    write_transitions(tmp_path / "lake.parquet", data)
-    config = placed(CONFIGS["cql"], tmp_path / "run", data=str(tmp_path / "lake.parquet"))
+    write_transitions(tmp_path / "lake", data)
+    config = placed(CONFIGS["cql"], tmp_path / "run", data=str(tmp_path / "lake"))
     with pytest.raises(DataError, match="data: expected observations of Box"):
         train_agent(config)
 

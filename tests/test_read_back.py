@@ -12,7 +12,6 @@ import pytest
 from run_folders import write_run
 from script_setups import build_weights, config_of
 
-from lactchain.baselines.transitions import read_transitions
 from lactchain.config.settings import CriticConfig, PlayerConfig, RunConfig
 from lactchain.data.evaluations import (
     EpisodeResult,
@@ -212,7 +211,6 @@ def test_no_change_of_a_runs_name_goes_unnoticed(tmp_path):
 @pytest.mark.parametrize("kind, version, read", [
     ("pairs", 2, read_pairs), ("trajectories", 1, read_trajectories),
     ("samples", 1, SAMPLES.read),
-    ("transitions", 1, read_transitions),
 ])  # fmt: skip
 def test_rows_of_another_kind_than_their_manifest_says_are_refused(kind, version, read, tmp_path):
     write_table(tmp_path / "x.parquet", pa.table({"seed": [1, 2]}), kind, version)

@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from lactchain.baselines.dqn import CQL
 from lactchain.baselines.settings import CQLConfig
+from lactchain.baselines.state_files import ARRAYS
 from lactchain.baselines.transitions import (
     FIELDS,
     Minibatch,
@@ -87,20 +88,21 @@ def test_sampling_is_uniform_and_of_each_members_own():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-def test_parquet_keeps_every_number_its_shape_and_its_type(dtype, tmp_path):
+def test_a_folder_keeps_every_number_its_shape_and_its_type(dtype, tmp_path):
     rng = np.random.default_rng(0)
     data = TransitionData(
         rng.integers(0, 9, (5, 2, 3)).astype(dtype), rng.integers(0, 3, 5),
         rng.random(5).astype(np.float32), np.arange(5) == 3,
         rng.integers(0, 9, (5, 2, 3)).astype(dtype),
     )  # fmt: skip
-    write_transitions(tmp_path / "a.parquet", data)
+    write_transitions(tmp_path, data)
     found = read_transitions(tmp_path)
     assert_equal(found, data)
     assert found.observations.dtype == dtype and found.actions.dtype == np.int64
-    content = bytearray((tmp_path / "a.parquet").read_bytes())
-    content[len(content) // 3] ^= 1
-    (tmp_path / "a.parquet").write_bytes(content)
+    file = tmp_path / ARRAYS
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
     with pytest.raises(DataError, match="damaged"):
         read_transitions(tmp_path)
 

@@ -264,7 +264,7 @@ class TrainCQLConfig(TrainAgentConfig):
     agent: CQLConfig = CQLConfig()
     loop: LoopConfig = LoopConfig(total_steps=10_000, log_every_steps=500, eval_every_steps=2_500)
     data: str | None = None
-    """Recorded transitions: parquet of ours, an HDF5 file in d3rlpy's layout, or the folder of a
-    Minari data set; null: random play of the run's own, kept in RUN/transitions.parquet."""
+    """Recorded transitions: a folder of ours, an HDF5 file in d3rlpy's layout, or the folder of a
+    Minari data set; null: random play of the run's own, kept in RUN/transitions."""
     num_random_steps: AtLeast1 = 20_000
     """Environment steps of that random play."""

@@ -38,7 +38,6 @@ from lactchain.baselines.transitions import (
     read_transitions,
     write_transitions,
 )
-from lactchain.data.parquet import has_manifest
 from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.console import GrowingTable
@@ -274,8 +273,8 @@ def _recorded(config: TrainCQLConfig, run: Run, agent: Population) -> Transition
     """What CQL learns from; `DataError` unless it is of the environment's spaces."""
     path = config.data
     if path is None:
-        path = run.path("transitions.parquet")
-        if not (path.exists() and has_manifest(path)):
+        path = run.path("transitions")
+        if not (path / MANIFEST).exists():
             data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
             write_transitions(path, data)
     data = read_transitions(path)

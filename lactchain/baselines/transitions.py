@@ -5,22 +5,19 @@ memory, and be wrong at the ring's seam, at every episode's end, and with severa
 environment, whose transitions lie interleaved.
 """
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from gymnasium import spaces
 
 from lactchain import plugins
-from lactchain.baselines.state_files import Stored
-from lactchain.data.parquet import read_table, rows_of, write_table
+from lactchain.baselines.state_files import Stored, load_state, save_state
 from lactchain.errors import DataError
+from lactchain.storage.manifests import MANIFEST, verify_manifest
 
-KIND, VERSION = "transitions", 1
+KIND = "transitions"
 
 
 @dataclass(frozen=True)
@@ -138,43 +135,26 @@ class TransitionData(Minibatch, Stored):
         return Minibatch(**{name: getattr(self, name)[places] for name in FIELDS})
 
 
-def write_transitions(path: str | Path, data: TransitionData) -> None:
-    """Writes transitions as parquet in which damage is noticed.
+def write_transitions(folder: str | Path, data: TransitionData) -> None:
+    """Writes transitions into a folder in which damage is noticed.
 
     Raises:
-        DiskError: the file cannot be written.
+        DiskError: the folder cannot be written.
     """
-    columns, shapes = {}, {}
-    for name in FIELDS:
-        column = getattr(data, name)
-        shapes[name] = [str(column.dtype), list(column.shape[1:])]
-        flat = pa.array(column.ravel())
-        is_flat = column.ndim == 1
-        columns[name] = flat if is_flat else pa.FixedSizeListArray.from_arrays(flat, column[0].size)
-    columns["shapes"] = pa.array([json.dumps(shapes)] * len(data)).dictionary_encode()
-    write_table(path, pa.table(columns), KIND, VERSION)
+    save_state(Path(folder), {name: getattr(data, name) for name in FIELDS}, {"kind": KIND})
 
 
 def read_transitions(path: str | Path) -> TransitionData:
-    """Transitions from a parquet file, or from every parquet file of a folder.
+    """Transitions from a folder that `write_transitions` filled.
 
     HDF5 files, and folders of Minari data sets, are what the add-on `offline_data` reads.
 
     Raises:
-        DataError: naming the file and what is wrong with it.
+        DataError: naming the folder or file, and what is wrong with it.
     """
     path = Path(path)
-    is_h5 = path.suffix.lower() in (".h5", ".hdf5", ".hdf") and not path.is_dir()
-    if is_h5 or (path / "data").is_dir():
+    if not (path / MANIFEST).is_file():
         return plugins.required("offline_data", "data")(path)
-    table = read_table(path, KIND, VERSION)
-    with rows_of(path, KIND):
-        (text,) = table["shapes"].unique().to_pylist() or [None]
-        shapes = json.loads(text)
-        return TransitionData(**{name: _numpy(table[name], *shapes[name]) for name in FIELDS})
-
-
-def _numpy(column: pa.ChunkedArray, dtype: str, shape: Sequence[int]) -> np.ndarray:
-    whole: Any = column.combine_chunks()
-    values = whole.flatten() if shape else whole
-    return values.to_numpy(zero_copy_only=False).astype(dtype).reshape(-1, *shape)
+    if (kind := verify_manifest(path).get("kind")) != KIND:
+        raise DataError(f"{path}: expected a folder of {KIND}, got one of {kind or 'others'}")
+    return TransitionData(**load_state(path))
