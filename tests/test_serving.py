@@ -11,7 +11,13 @@ from script_setups import GRID, SHAPE, config_of, run_here, start, start_two
 from serving_setups import GRAMMAR, STATE, adapter_weights, asked_of, pipeline, same
 from training_setups import exit_codes, logs
 
-from lactchain.config.settings import GuidedActorConfig, LoraSettings, SamplerConfig, ServedConfig
+from lactchain.config.settings import (
+    GuidedActorConfig,
+    LoraSettings,
+    SamplerConfig,
+    ServedConfig,
+    recast,
+)
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
@@ -63,8 +69,9 @@ def test_a_chain_that_was_asked_for_has_to_be_one(engine, monkeypatch):
 def test_what_servers_cannot_do_is_refused_before_they_are_asked(engine, weights):
     config = asked_of(engine)
     text = replace(config.served, dialect="text")
+    guided = recast(config, GuidedActorConfig, values="runs/values")
     for wrong, words in (
-        (replace(config, decoding="scored"), "expected free or constrained"),
+        (guided, "actor.values: expected null where servers generate, got runs/values"),
         (replace(config, served=text, decoding="constrained"), "expected vllm or sglang"),
         (replace(config, model=str(weights / "encoder")), "which .* serves, got .*encoder"),
     ):

@@ -204,20 +204,21 @@ class PlayerConfig(ModelConfig):
     """Instruction before each state: a name of the menu (`lactchain.models.prompting`), or your
     own text."""
     decoding: Literal["free", "constrained", "scored"] = "free"
-    """free: sample, parse, penalise; constrained: only legal chains can be sampled; scored: rank
-    sampled candidates."""
+    """free: sample, parse, penalise; constrained: only legal chains can be sampled; scored: let
+    `values` rank all legal chains."""
     max_new_tokens: AtLeast1 | None = 64
     """Longest completion, in tokens. Null: follows from the world."""
     served: ServedConfig | None = None
     """Servers that generate its completions; null: it is loaded and does so here."""
 
     temperature: ClassVar[float] = 1.0
-    num_candidates: ClassVar[int] = 8
     values: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_strategy(self.strategy)
+        ranked = self.decoding == "scored"
+        check(not ranked or self.values, "values", "trained values, which rank chains", self.values)
 
 
 @dataclass(frozen=True)
@@ -258,8 +259,6 @@ class RankingConfig(Bounded):
 class GuidedActorConfig(SamplerConfig):
     """A language model whose completions trained values may guide."""
 
-    num_candidates: Count = 8
-    """Candidates per state under scored decoding; with `values`, all legal completions."""
     values: str | None = None
     """Folder of trained values, such as runs/x/values, that guide the completions: by their
     advantages beside the actor's logits, or alone under scored decoding; null: none."""

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError
-from lactchain.functional.ties import best_of
 from lactchain.functional.tokens import pad, token_logprobs
 from lactchain.models.adapters import merged
 from lactchain.models.families import context_length
@@ -49,7 +48,7 @@ class LanguageActor:
         template: makes prompts of observations.
         decoder: samples completions; free or constrained, as `config.decoding` says.
         values: by which its completions are guided or ranked; None: by none.
-        ranking: what all legal completions are worth, under scored decoding with values; else None.
+        ranking: what all legal completions are worth, under scored decoding; else None.
     """
 
     def __init__(
@@ -66,8 +65,7 @@ class LanguageActor:
         self.template = PromptTemplate(tokenizer, config.strategy, grammar)
         if config.values is not None and values is None:
             values = required("values", "actor.values").TrainedValues(config, tokenizer)
-        ranked = values is not None and config.decoding == "scored"
-        unbound = ranked or config.decoding == "free"
+        ranked = config.decoding == "scored"
         make = Decoder if values is None or ranked else values.decoder
         self.decoder = make(
             model,
@@ -75,11 +73,12 @@ class LanguageActor:
             prefix_ids=self.template.prefix_ids,
             max_new_tokens=config.max_new_tokens,
             temperature=config.temperature,
-            automaton=None if unbound else build_automaton(grammar, tokenizer),
+            automaton=(
+                build_automaton(grammar, tokenizer) if config.decoding == "constrained" else None
+            ),
         )
         self.ranking = values.rank(grammar, self.template, model) if ranked else None
         self._context = context_length(model.config)
-        self._num_candidates = config.num_candidates if config.decoding == "scored" else 1
         self.values = values
         self._texts: dict[tuple[int, ...], str] = {}
 
@@ -113,18 +112,7 @@ class LanguageActor:
         prompts = self._prompts(observations)
         if self.ranking is not None:
             return self.ranking.best(observations)
-        count = self._num_candidates
-        if count == 1:
-            return [self._action(row) for row in self.decoder.sample(prompts, seeds)]
-        rows = self.decoder.sample(
-            [prompt for prompt in prompts for _ in range(count)],
-            [(seed + k * 0xD1342543DE82EF95) % 2**63 for seed in seeds for k in range(count)],
-        )
-        candidates = [self._action(row) for row in rows]
-        scores = np.array([np.mean(candidate.logprobs) for candidate in candidates])
-        lengths = np.array([len(candidate.text) for candidate in candidates])
-        best = best_of(scores.reshape(-1, count), lengths.reshape(-1, count))
-        return [candidates[row * count + place] for row, place in enumerate(best)]
+        return [self._action(row) for row in self.decoder.sample(prompts, seeds)]
 
     def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
         """All C legal completions, and how probable each is for each of B observations, (B, C).

@@ -221,10 +221,10 @@ def check_drift(figures: dict[str, float], most: float, version: str) -> None:
 
 def _check(config: PlayerConfig, grammar: ChainGrammar, has_tokens: bool) -> None:
     """Refuses what servers cannot do."""
-    if config.decoding == "scored" or config.values is not None:
+    if config.values is not None:
         raise ConfigError(
-            "actor.decoding: expected free or constrained, without values, where servers "
-            f"generate, got {config.decoding}; set actor.served to null to rank completions here"
+            "actor.values: expected null where servers generate, got "
+            f"{config.values}; set actor.served to null to have completions guided or ranked here"
         )
     if config.decoding == "constrained" and not grammar.action_names:
         raise ConfigError("actor.decoding: expected free, since any text is a completion here")
