@@ -69,7 +69,7 @@ def test_a_saved_value_model_computes_the_same(values):
 @torch.no_grad()
 def test_free_decoding_adds_the_least_target_value_to_the_logits(tiny, values):
     config = config_of(tiny, values, temperature=0.5)
-    model, tokenizer = load_actor(replace(config, values=None))
+    model, tokenizer = load_actor(replace(config, values=None, decoding="free"))
     actor = LanguageActor(model, tokenizer, config, GRAMMAR)
     table = ValueModel.load(values)
     for completion, state in zip(actor.act(STATES[:4], range(4)), STATES, strict=False):
@@ -133,6 +133,11 @@ def test_completions_that_begin_alike_are_equals_of_which_the_shortest_is_taken(
     assert {action.text for action in actor.act(STATES[:6], range(6))} == {'["turn left"]'}
 
 
+def test_ranking_takes_values():
+    with pytest.raises(ValueError, match="^values: expected trained values, which rank chains"):
+        GuidedActorConfig(decoding="scored")
+
+
 def test_scores_do_not_depend_on_the_bytes_of_a_batch(tiny, values, monkeypatch):
     read, scores, sizes = CascadeTrunk.read, [], []
 
@@ -153,7 +158,7 @@ def test_scores_do_not_depend_on_the_bytes_of_a_batch(tiny, values, monkeypatch)
 def test_the_cloned_policy_counts_as_much_as_it_is_told(tiny, values, floor):
     config = config_of(tiny, values, decoding="scored", ranking=RankingConfig("sum", 0.25, floor))
     ranking = LanguageActor.from_config(config, GRAMMAR).ranking
-    model, tokenizer = load_actor(replace(config, values=None))
+    model, tokenizer = load_actor(replace(config, values=None, decoding="free"))
     template = PromptTemplate(tokenizer, config.strategy, GRAMMAR)
     expected = ranking.advantages(STATES[:3]).copy()
     with torch.no_grad():

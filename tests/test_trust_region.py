@@ -88,6 +88,5 @@ def test_how_probable_a_training_has_left_its_pairs_is_kept(weights, tmp_path):
             Action(pair.chosen, pair.chosen_token_ids),
             Action(pair.rejected, pair.rejected_token_ids),
         ]
-        tokens = actor.token_log_probs([pair.prompt] * 2, answers)
-        expected = [of_answer.sum() for of_answer in tokens]
+        expected = actor.log_probs([pair.prompt], answers)[0].tolist()
         assert view.pairs_after[place] == pytest.approx(expected, abs=1e-4)

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError
-from lactchain.functional.tokens import pad, token_logprobs
 from lactchain.models.adapters import merged
 from lactchain.models.families import context_length
 from lactchain.models.generation.automaton import build_automaton
@@ -130,24 +128,6 @@ class LanguageActor:
         """
         said = [action.token_ids for action in actions]
         return self.decoder.log_probs(self._prompts(observations), said)
-
-    @torch.inference_mode()
-    def token_log_probs(
-        self, observations: Sequence[str], actions: Sequence[Action]
-    ) -> list[np.ndarray]:
-        """Log-probabilities of all tokens of B completions, each to its own observation.
-
-        By a plain pass of the model at the actor's temperature, whatever it may answer.
-        """
-        model, temperature = self.decoder.model, self.decoder.temperature or 1.0
-        prompts, said = self._prompts(observations), [action.token_ids for action in actions]
-        rows = [[*prompt, *ids] for prompt, ids in zip(prompts, said, strict=True)]
-        ids = pad(rows, self.tokenizer.eos_token_id).to(model.device)
-        mask = pad([[1] * len(row) for row in rows], 0).to(model.device)
-        logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1] / temperature
-        found = token_logprobs(logits, ids[:, 1:]).double().cpu().numpy()
-        spans = [(len(p) - 1, len(row) - 1) for p, row in zip(prompts, rows, strict=True)]
-        return [row[start:stop] for row, (start, stop) in zip(found, spans, strict=True)]
 
     def _prompts(self, observations: Sequence[str]) -> list[list[int]]:
         """Token ids of the prompts, each with room for a completion behind it."""

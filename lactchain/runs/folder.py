@@ -232,13 +232,6 @@ def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str,
         log.info("%s: continues with a harmless change: %s", directory, line)
 
 
-def has_stored(directory: Path, settings: Mapping[str, Any]) -> bool:
-    """Whether `config.yaml` has these settings, but for harmless ones."""
-    with suppress(ConfigError):
-        return identity_of(redact(load(directory / "config.yaml"))) == identity_of(settings)
-    return False
-
-
 def inputs_of(config: Any) -> Inputs:
     """What the models and data are that a configuration names, as far as they are there."""
     unread = frozenset(unread_models(vars(config)))

@@ -19,7 +19,6 @@ from lactchain.config.settings import (
     recast,
 )
 from lactchain.data import alarms
-from lactchain.data.episodes import sampled_states
 from lactchain.data.evaluations import check_success_known
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import invalid_rate, sample_completions
@@ -40,8 +39,7 @@ from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.results import ADAPTER_RECORD
 
 ASKED = 32
-"""So many completions tell whether an actor answers in chains, before anything is paid for, and
-whether servers compute as we do, before each round's episodes."""
+"""So many completions tell whether an actor answers in chains, before anything is paid for."""
 
 STEP_DECAY = 0.5
 """Factor on SimPO's learning rate and on target_kl after each round that was undone."""
@@ -146,28 +144,16 @@ class Rounds:
 
     def _sync(self, number: int) -> None:
         """Gives the servers the adapter as it stands, and looks whether they compute as it does."""
-        from lactchain.models.runtime import free_memory
-
-        served, engines = self.actor.served, plugins.required("engines", "actor.served")
+        engines = plugins.required("engines", "actor.served")
         note_servers(self.config, self.run)
-        trained = self.run.directory.glob("round_*/simpo/actor")
-        if distributed.is_main():
-            engines.sync(self.actor, trained)
-        distributed.barrier()
-        if served.dialect == "text":
-            return
-        rollouts = Rollouts(self.config.environment)
-        free = replace(self.actor, decoding="free", temperature=1.0)
-        seeds = [derive_seed(self.config.run.seed, "drift", i) for i in range(ASKED)]
         figures = None
         if distributed.is_main():
-            texts = rollouts.observe(sampled_states(rollouts.env, ASKED, seeds[0]))
-            actor = engines.ServedActor.from_config(free, rollouts.env.grammar)
-            figures = engines.drift(actor, texts, seeds)
-            free_memory()
-        figures = distributed.of_main(figures)
-        self.run.log_once(figures, step=number)
-        engines.check_drift(figures, served.max_drift, self.actor.adapter or self.actor.model)
+            engines.sync(self.actor, self.run.directory.glob("round_*/simpo/actor"))
+            figures = engines.drift_in(self.config.environment, self.actor, self.config.run.seed)
+        if (figures := distributed.of_main(figures)) is not None:
+            self.run.log_once(figures, step=number)
+            version = self.actor.adapter or self.actor.model
+            engines.check_drift(figures, self.actor.served.max_drift, version)
 
     def is_done(self, number: int) -> bool:
         """Whether a round was played, and evaluated, before this process began."""

@@ -24,12 +24,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lactchain.config.parsing import to_yaml
+from lactchain.config.parsing import load, to_yaml
 from lactchain.data.preferences import DROP_REASONS
-from lactchain.errors import DataError
+from lactchain.errors import ConfigError, DataError
 from lactchain.inspection.run_view import RunView, open_run
 from lactchain.runs.console import plain
-from lactchain.runs.folder import has_stored
+from lactchain.runs.folder import identity_of, redact
 from lactchain.storage.files import atomic_write
 from lactchain.storage.manifests import RUN_FILE, read_run_file
 from lactchain_extras.comparing import FIGURES, figure, known_figures, settings
@@ -155,11 +155,18 @@ def _changed_settings(view: RunView) -> list[str]:
     for file in sorted(view.directory.rglob("config.yaml")):
         with suppress(DataError):  # of a part whose own file is damaged, nobody knows
             given = read_run_file(file.parent).get("config")
-            if given is not None and not has_stored(file.parent, given):
+            if given is not None and _identity_in(file) != identity_of(given):
                 changed.append(file)
                 told = "%s: changed since, or damaged; what the run was given is in %s"
                 log.warning(told, file, file.with_name(RUN_FILE))
     return [str(file.relative_to(view.directory)) for file in changed]
+
+
+def _identity_in(file: Path) -> str | None:
+    """What the settings of a file compute; None of a file that cannot be read."""
+    with suppress(ConfigError):
+        return identity_of(redact(load(file)))
+    return None
 
 
 def _status(view: RunView, under_way: str) -> Markup:

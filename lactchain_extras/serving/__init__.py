@@ -9,10 +9,10 @@ from typing import Any
 
 from lactchain.errors import ConfigError
 from lactchain.runs import distributed
-from lactchain_extras.serving.policy import ServedActor, check_drift, drift
+from lactchain_extras.serving.policy import ServedActor, check_drift, drift_in
 from lactchain_extras.serving.servers import record, sync
 
-__all__ = ["ServedActor", "check_drift", "drift", "record", "sync", "workers"]
+__all__ = ["ServedActor", "check_drift", "drift_in", "record", "sync", "workers"]
 
 
 def workers(setting: str) -> Any:

@@ -12,8 +12,11 @@ from zlib import crc32
 
 import numpy as np
 
-from lactchain.config.settings import PlayerConfig
+from lactchain.config.settings import EnvironmentConfig, PlayerConfig
+from lactchain.data.episodes import sampled_states
+from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, ServerError
+from lactchain.functional.random_streams import derive_seed
 from lactchain.types import Action, ChainGrammar
 from lactchain_extras.serving.dialects import DIALECTS, Request, Response
 from lactchain_extras.serving.servers import adapter_name, common_base, load, order
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
     from lactchain.models.actor import LanguageActor
 
+ASKED = 32
+"""So many completions tell whether servers compute as we do, before each round's episodes."""
 CUT_LETTER = "\N{REPLACEMENT CHARACTER}"  # its first bytes, where a completion was cut
 MOST_LOGPROB = 1e-3  # of a token: 0, and what rounding in 16 bits adds to it
 
@@ -186,6 +191,24 @@ class ServedActor:
         return text
 
 
+def drift_in(
+    environment: EnvironmentConfig, config: PlayerConfig, seed: int
+) -> dict[str, float] | None:
+    """`drift` of an actor's completions in a world; None of servers that speak in texts alone."""
+    from lactchain.models.runtime import free_memory
+
+    if not DIALECTS[config.served.dialect].has_tokens:
+        return None
+    env = make_language_env(environment)
+    seeds = [derive_seed(seed, "drift", i) for i in range(ASKED)]
+    states = sampled_states(env, ASKED, seeds[0])
+    texts = [env.reset(options={"state": state})[0] for state in states]
+    free = replace(config, decoding="free", temperature=1.0)
+    figures = drift(ServedActor.from_config(free, env.grammar), texts, seeds)
+    free_memory()
+    return figures
+
+
 def drift(
     actor: ServedActor, observations: Sequence[str], seeds: Sequence[int]
 ) -> dict[str, float]:
@@ -197,7 +220,7 @@ def drift(
     importance sampling using standardized weights").
     """
     actions = actor.act(observations, seeds)
-    here = actor.local.token_log_probs(observations, actions)
+    here = token_log_probs(actor.local, observations, actions)
     rows = [ours - action.logprobs for ours, action in zip(here, actions, strict=True)]
     distances = np.abs(np.concatenate(rows))
     sums = np.array([row.sum() for row in rows])
@@ -207,6 +230,29 @@ def drift(
         "served/largest_drift": float(distances.max()),
         "served/effective_samples": float(weights.sum() ** 2 / (weights**2).sum() / len(rows)),
     }
+
+
+def token_log_probs(
+    actor: "LanguageActor", observations: Sequence[str], actions: Sequence[Action]
+) -> list[np.ndarray]:
+    """Log-probabilities of all tokens of B completions, each to its own observation.
+
+    By a plain pass of the model at the actor's temperature, whatever it may answer.
+    """
+    import torch
+
+    from lactchain.functional.tokens import pad, token_logprobs
+
+    model, temperature = actor.decoder.model, actor.decoder.temperature or 1.0
+    prompts = actor.template.encode_batch(observations)
+    rows = [[*prompt, *a.token_ids] for prompt, a in zip(prompts, actions, strict=True)]
+    ids = pad(rows, actor.tokenizer.eos_token_id).to(model.device)
+    mask = pad([[1] * len(row) for row in rows], 0).to(model.device)
+    with torch.inference_mode():
+        logits = model(input_ids=ids, attention_mask=mask).logits[:, :-1] / temperature
+        found = token_logprobs(logits, ids[:, 1:]).double().cpu().numpy()
+    spans = [(len(p) - 1, len(row) - 1) for p, row in zip(prompts, rows, strict=True)]
+    return [row[start:stop] for row, (start, stop) in zip(found, spans, strict=True)]
 
 
 def check_drift(figures: dict[str, float], most: float, version: str) -> None:
