@@ -19,6 +19,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from lactchain import plugins
 from lactchain.config.shipped import CONFIGS, script, scripts, settings, with_files
 from lactchain.errors import ConfigError, LactChainError
 from lactchain.runs.console import guard_streams, leave_streams
@@ -126,9 +127,8 @@ def run(name: str, arguments: Sequence[str]) -> None:
 def _launch_two(main: Callable, config_class: type, usage: str) -> None:
     """As `launch`, on two processes; this one reads the settings first, so mistakes start none."""
     from lactchain.runs.process import launch
-    from lactchain.runs.ranks import run_ranks
 
-    codes = []
+    run_ranks, codes = plugins.required("ranks", "quickstart"), []
 
     @functools.wraps(main)  # whose module the help describes
     def main_of_two(config: Any) -> None:

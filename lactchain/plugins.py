@@ -19,6 +19,7 @@ LactChain asks for these, and goes on without those that are not there:
 - `inspections` is a module that reads what the recorder has left of each round;
 - `memory(config, batches)` prints what the batches of a stage take, in a dry run;
 - `network_mutations` are changes of classic agents' networks, by the kinds that a search draws;
+- `ranks(command, count)` runs a command on several processes of this machine;
 - `films` is a module that makes moving pictures of episodes, and `pixels(world)` of a state;
 - `language_species` is what evolutionary search needs to know of language actors;
 - `panels` is a module of numbered tasks in files, and of results on them;

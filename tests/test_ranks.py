@@ -4,7 +4,7 @@ import pytest
 from run_setups import start
 
 from lactchain.inspection.run_view import open_run
-from lactchain.runs.ranks import on_processes
+from lactchain.runs.distributed import on_processes
 from lactchain.storage.manifests import write_run_file
 from lactchain_extras.explorer.summary import status
 
@@ -19,7 +19,7 @@ def main(config):
     {}
 
 if rank is None:
-    from lactchain.runs.ranks import run_ranks
+    from lactchain_extras.ranks import run_ranks
     codes = []
     launch(lambda config: codes.append(run_ranks([sys.executable, *sys.orig_argv[1:]], 2)), Config)
     sys.exit(codes[0])

@@ -16,15 +16,6 @@ from lactchain.runs.process import stop_requested
 from lactchain.runs.signals import STOPPING
 
 
-def on_processes(words: Sequence[str], count: int) -> list[str]:
-    """The words of a command as they are typed to start it on so many processes."""
-    program, *others = words
-    if count == 1 or others[0] == "quickstart":  # which starts its own
-        return [*words]
-    launcher = ["torchrun", "--standalone", "--nproc-per-node", str(count)]
-    return [*launcher, *(others if program == "python" else ["-m", *words])]
-
-
 def run_ranks(command: Sequence[str], count: int) -> int:
     """The exit code of a command on so many processes: that of the first one that fails.
 
