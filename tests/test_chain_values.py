@@ -20,7 +20,7 @@ from lactchain.data.exact_values import expected_figures
 from lactchain.data.preferences import make_pairs, read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
-from lactchain.environments.chance import best_within
+from lactchain.environments.chance import within_chains
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
 from lactchain.environments.scripted import RandomChains, RememberingPolicy
@@ -310,7 +310,7 @@ def test_the_pipeline_runs_where_the_world_throws_dice(tmp_path):
         simpo=replace(config.simpo, preferences=preferences),
     )
     summary = run_here("run_pipeline", config)
-    best = best_within(tabular_model(make_language_env(lake).env), 10, 2)[0].mean()
+    best = within_chains(tabular_model(make_language_env(lake).env), 10, 2)[0].mean()
     assert summary["optimum_success"] == pytest.approx(best)
     assert 0 <= summary["of_optimum"] == summary["rounds"][-1]["of_optimum"] <= 1
     assert summary["num_cloned_chains"] > 0 and len(read_values(tmp_path / "run/values.json").exact)

@@ -14,7 +14,7 @@ from lactchain.data.chain_values import expected_worth
 from lactchain.data.episodes import Episode, all_episodes
 from lactchain.data.exact_values import expected_figures
 from lactchain.data.rollouts import Rollouts, evaluate
-from lactchain.environments.chance import best_chains, best_values, best_within
+from lactchain.environments.chance import best_chains, best_values, within_chains
 from lactchain.environments.exact import (
     all_chains,
     chain_values,
@@ -50,10 +50,10 @@ def test_the_best_chains_by_hand(longest, discount_per, cost, values, chains):
 def test_the_most_that_so_many_chains_can_reach_by_hand():
     # alone a bold step; then a careful one before it; then two
     for num_chains, success in ((1, 0.25), (2, 0.625), (3, 0.8125)):
-        np.testing.assert_allclose(best_within(bridge(), num_chains, 1)[0], (success, 1.0))
+        np.testing.assert_allclose(within_chains(bridge(), num_chains, 1)[0], (success, 1.0))
     # two actions at once: careful, bold
-    np.testing.assert_allclose(best_within(bridge(), 1, 2)[0], (0.625, 1.0))
-    _, returns = best_within(bridge(), 2, 1, chain_cost=0.3)
+    np.testing.assert_allclose(within_chains(bridge(), 1, 2)[0], (0.625, 1.0))
+    _, returns = within_chains(bridge(), 2, 1, chain_cost=0.3)
     # two chains if the first leads to A or B, which then is worth .7 at B and .25 - .3 at A
     np.testing.assert_allclose(returns, (-0.3 + 0.5 * 0.7 + 0.5 * -0.05, 0.7))
 
@@ -77,7 +77,7 @@ def test_without_a_cost_the_best_chain_is_a_single_action():
     np.testing.assert_allclose(values, optimal_values(model, 0.99), rtol=1e-9)
     assert {len(chain) for chain in chains} == {1}
     # the well-known chance within Gymnasium's limit of a hundred steps
-    assert best_within(model, 100, 1)[0][0] == pytest.approx(0.7442, abs=1e-4)
+    assert within_chains(model, 100, 1)[0][0] == pytest.approx(0.7442, abs=1e-4)
 
 
 @pytest.mark.parametrize("discount_per", ["action", "chain"])
@@ -145,7 +145,7 @@ def test_expected_figures_are_those_of_play(template):
     assert figures["expected_success"] == pytest.approx(played["success_rate"], abs=4 * error)
     assert figures["expected_return"] == pytest.approx(played["episode_return"], abs=8 * error)
     model = tabular_model(rollouts.env.env)
-    success, returns = best_within(model, 12, 2, chain_cost=0.02)
+    success, returns = within_chains(model, 12, 2, chain_cost=0.02)
     assert figures["optimum_success"] == pytest.approx(success.mean())
     assert figures["optimum_return"] == pytest.approx(returns.mean())
     values, _ = best_chains(model, 2, 0.99, chain_cost=0.02)

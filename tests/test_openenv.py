@@ -21,7 +21,7 @@ from openenv_servers import ask, reset, running, running_world, said, session, s
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.episodes import Episode
 from lactchain.data.rollouts import Rollouts, evaluate
-from lactchain.environments.chance import best_within, random_within
+from lactchain.environments.chance import within_chains
 from lactchain.environments.exact import all_chains, chain_values
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
@@ -286,8 +286,9 @@ def test_bounds_are_those_of_going_through_all_chains_one_by_one(config):
         best = np.where(model.terminal, best, chain_values(unpaid, best, longest).max(axis=0))
         mean = weights @ chain_values(model, drawn, longest)
         drawn = np.where(model.terminal, 0, mean - 0.125)
-    assert best_within(model, 2, longest, 0.125)[0] == pytest.approx(best[model.non_terminal])
-    assert random_within(model, 2, longest, 0.125)[1] == pytest.approx(drawn[model.non_terminal])
+    assert within_chains(model, 2, longest, 0.125)[0] == pytest.approx(best[model.non_terminal])
+    _, returns = within_chains(model, 2, longest, 0.125, np.mean)
+    assert returns == pytest.approx(drawn[model.non_terminal])
 
 
 def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():

@@ -40,13 +40,13 @@ class Stored:
             setattr(self, name, _taken_over(getattr(self, name), state[name]))
 
 
-def over_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
-    """What a call makes of the values at each place of nested mappings and lists of one shape."""
-    if isinstance(first, Mapping):
-        return {key: over_leaves(call, *(tree[key] for tree in (first, *others))) for key in first}
-    if isinstance(first, list | tuple):
-        return [over_leaves(call, *values) for values in zip(first, *others, strict=True)]
-    return call(first, *others)
+def over_leaves(call: Callable[[Any], Any], tree: Any) -> Any:
+    """Nested mappings and lists with what a call makes of the value at each place."""
+    if isinstance(tree, Mapping):
+        return {key: over_leaves(call, value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [over_leaves(call, value) for value in tree]
+    return call(tree)
 
 
 def _told(value: Any) -> Any:

@@ -15,9 +15,9 @@ from lactchain.data.parquet import NUMBER, Format, work_through
 from lactchain.environments.chance import (
     best_chains,
     best_values,
-    best_within,
     play_chains,
     with_bumps,
+    within_chains,
 )
 from lactchain.environments.exact import (
     FAR_SIGHTED,
@@ -133,7 +133,7 @@ def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> di
     longest, cost = env.grammar.max_chain_length, env.chain_cost
     limit = env.env.spec and env.env.spec.max_episode_steps
     most = min(env.max_chains, limit) if limit and longest == 1 else env.max_chains
-    success, returns = best_within(model, most, longest, cost)
+    success, returns = within_chains(model, most, longest, cost)
     values, _ = best_chains(model, longest, FAR_SIGHTED, chain_cost=cost)
     answers = _Answers(policy, env, model, at_once)
     figures = {

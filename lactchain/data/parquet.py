@@ -133,17 +133,12 @@ def _missing(found: Sequence[Path]) -> list[str]:
     return sorted(wanted - {path.name for path in found})
 
 
-def has_manifest(path: str | Path) -> bool:
-    """Whether a file has the manifest that `read_table` asks for."""
-    return manifest_beside(path).is_file()
-
-
 def is_ours(path: Path) -> bool:
     """Whether a manifest vouches for it, or should: others beside have one, or it is of a run."""
     if path.suffix.lower() != ".parquet":
         return False
     has_others = any(path.parent.glob("*-of-*.manifest"))
-    return has_manifest(path) or has_others or run_around(path) is not None
+    return manifest_beside(path).is_file() or has_others or run_around(path) is not None
 
 
 @dataclass(frozen=True)
@@ -242,7 +237,7 @@ def _parsed(texts: Sequence[str]) -> list[Mapping[str, Any]]:
 
 
 def _read_file(path: Path, kind: str, version: int) -> pa.Table:
-    if not has_manifest(path):
+    if not manifest_beside(path).is_file():
         raise DataError(
             f"{path}: not a file of LactChain, or never completed: there "
             "is no manifest beside it; make it again (a folder of others' episodes is read where "

@@ -88,28 +88,20 @@ def best_values(
 
 
 @_remembered
-def best_within(
-    model: TabularModel, num_chains: int, max_chain_length: int, chain_cost: float = 0.0
+def within_chains(
+    model: TabularModel,
+    num_chains: int,
+    longest: int,
+    chain_cost: float = 0.0,
+    over: Callable[..., np.ndarray] = np.max,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Greatest chance of success (N,) and greatest expected return (N,) in a number of chains.
+    """Chance of success (N,) and expected return (N,), undiscounted, in a number of chains.
 
-    Returns are undiscounted. Each is of a policy of its own, which may go by the chains that are
-    left: no policy that reads the state alone does better.
+    By default the greatest, each of a policy of its own, which may go by the chains that are left:
+    no policy that reads the state alone does better. `over` `np.mean`: those of `RandomChains`,
+    whose lengths are uniform, and so are the actions of a chain.
     """
-    return _within(model, num_chains, max_chain_length, chain_cost, np.max)
 
-
-@_remembered
-def random_within(
-    model: TabularModel, num_chains: int, max_chain_length: int, chain_cost: float = 0.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """The same of `RandomChains`: lengths are uniform, and so are the actions of a chain."""
-    return _within(model, num_chains, max_chain_length, chain_cost, np.mean)
-
-
-def _within(
-    model: TabularModel, num_chains: int, longest: int, chain_cost: float, over: Callable
-) -> tuple[np.ndarray, np.ndarray]:
     def after_chain(model: TabularModel, values: np.ndarray) -> np.ndarray:
         if over is np.max and not model.deterministic:
             return chain_values(model, values, longest).max(axis=0)

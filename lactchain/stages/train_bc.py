@@ -65,29 +65,24 @@ class BehaviorConfig(Bounded):
 
 
 @dataclass(frozen=True)
-class WarmStartConfig:
+class WarmStartConfig(Bounded):
     """How a base model that knows nothing comes to know the form of a completion."""
 
     behavior: BehaviorConfig = BehaviorConfig()
     training: TrainingConfig = TrainingConfig()
     target_skill: Share | None = None
     """Retrieval skill at which the cloning ends, before all chains are learnt, if nine in ten
-    completions are chains. An actor that has learnt them all and does not read (a skill below .2)
-    begins no round. Null: the cloning ends when all are learnt, whatever came of it."""
+    completions are chains; a skill below .2 when all are learnt is an error. Null: the cloning ends
+    when all are learnt, whatever came of it."""
 
 
 @dataclass(frozen=True)
-class TrainBCConfig(Bounded):
+class TrainBCConfig(WarmStartConfig):
     """Behaviour cloning."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_bc")
     environment: EnvironmentConfig = EnvironmentConfig()
     actor: ActorConfig = ActorConfig()
-    behavior: BehaviorConfig = BehaviorConfig()
-    training: TrainingConfig = TrainingConfig()
-    target_skill: Share | None = None
-    """Retrieval skill at which the cloning ends, before all is learnt, if nine in ten completions
-    are chains; a skill below .2 at the end is an error. Null: it ends when all is learnt."""
     pairs: str | None = None
     """Folder or file of preference pairs whose chosen completions are cloned instead of scripted
     behaviour; null: scripted behaviour."""

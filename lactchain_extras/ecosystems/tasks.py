@@ -11,7 +11,7 @@ import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import all_episodes
-from lactchain.environments.chance import best_within, random_within
+from lactchain.environments.chance import within_chains
 from lactchain.environments.exact import MAX_CHAINS
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, lists_states, tabular_model
@@ -118,7 +118,7 @@ def bounds(env: LanguageEnv, states: Sequence[State]) -> dict[str, Any]:
         return {"floors": None, "optimum": None}
     arguments = model, env.max_chains, env.grammar.max_chain_length, env.chain_cost
     rows = [*map(model.row, states)]
-    best, random = best_within(*arguments), random_within(*arguments)
+    best, random = within_chains(*arguments), within_chains(*arguments, over=np.mean)
     return {"floors": {"random": _means(random, rows)}, "optimum": _means(best, rows)}
 
 
