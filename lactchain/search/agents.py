@@ -6,8 +6,8 @@ What a member has learnt is a mapping, which can be copied, written down and mut
     shapes       part → network → shapes of its arrays; of parameters and of their optimisers
     num_updates  optimiser steps made
 
-Members train one after the other: hardly two of them agree in all that shapes a computation, such
-as the rows of a batch, which are searched too.
+Members train one after the other: few of them agree in all that shapes a computation, such as the
+rows of a batch, which are searched too.
 """
 
 import copy
