@@ -139,7 +139,7 @@ def make_agent(config: Any, env_id: str, num_members: int, seed: int, **kwargs: 
     """An agent and the copies that it plays."""
     envs = MemberEnvs(env_id, num_members, config.num_envs, seed, **kwargs)
     spaces = envs.observation_space, envs.action_space
-    return AGENTS[type(config)]([config] * num_members, *spaces, seed), envs
+    return AGENTS[type(config)](config, *spaces, seed, num_members), envs
 
 
 def make_sb3(name: str, seed: int, env_id: str | None = None) -> Any:
@@ -201,7 +201,7 @@ def train_cql(seed: int) -> float:
     config = shipped("train_cql/cartpole")
     data = random_transitions(config.environment, config.num_random_steps, seed)
     env = gym.make("CartPole-v1")
-    agent = CQL([config.agent], env.observation_space, env.action_space, seed)
+    agent = CQL(config.agent, env.observation_space, env.action_space, seed)
     while agent.num_updates < config.loop.total_steps:
         agent.advance(data, agent.num_updates / config.loop.total_steps)
     return float(play(greedy(agent), "CartPole-v1", 1, 20).returns.mean())

@@ -24,17 +24,17 @@ ACTOR_LINE = DDPGConfig(hidden=(), gamma=0.5, batch_size=4)
 LINEAR = PPOConfig(num_envs=1, num_steps=3, batch_size=3, hidden=(), gamma=0.5, gae_lambda=0.5)
 
 
-def with_values(online, target, configs=(Q_LINE,)):
-    """Agents whose Q-values are the same in every state."""
-    agent = DQN(configs, LINE, TWO)
+def with_values(online, target, config=Q_LINE):
+    """An agent whose Q-values are the same in every state."""
+    agent = DQN(config, LINE, TWO)
     for parameters, values in ((agent.parameters, online), (agent.target, target)):
         parameters.flat.zero_()
         parameters.views["q"][1].data.copy_(torch.tensor(values))
     return agent
 
 
-def one(terminated=False, action=0, members=1):
-    shape = (members, 1)
+def one(terminated=False, action=0):
+    shape = (1, 1)
     return Minibatch(
         np.zeros((*shape, 1), np.float32), np.full(shape, action), np.ones(shape, np.float32),
         np.full(shape, terminated), np.ones((*shape, 1), np.float32),
@@ -44,10 +44,10 @@ def one(terminated=False, action=0, members=1):
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_the_online_network_chooses_and_the_target_network_values(scale):
     config = replace(Q_LINE, reward_scale=scale)
-    agent = with_values([0.0, 1.0], [7.0, 3.0], [config, replace(config, gamma=1.0)])
-    assert agent.targets(one(members=2)).flatten().tolist() == [scale + 0.5 * 3.0, scale + 3.0]
-    assert agent.targets(one(terminated=True, members=2)).flatten().tolist() == [scale, scale]
-    single = with_values([0.0, 1.0], [7.0, 3.0], [replace(config, double=False)])
+    agent = with_values([0.0, 1.0], [7.0, 3.0], config)
+    assert agent.targets(one()).item() == scale + 0.5 * 3.0
+    assert agent.targets(one(terminated=True)).item() == scale
+    single = with_values([0.0, 1.0], [7.0, 3.0], replace(config, double=False))
     assert single.targets(one()).item() == scale + 0.5 * 7.0
 
 
@@ -58,20 +58,21 @@ def test_every_copy_tosses_its_own_coin():
     assert agent.act(np.zeros((1, 100, 1), np.float32), greedy=True).all()
 
 
-def test_exploration_falls_by_its_schedule_for_each_member():
-    configs = [
-        replace(Q_LINE, exploration_fraction=0.5, final_exploration=0.1),
-        replace(Q_LINE, exploration_fraction=0.25, final_exploration=0.0),
-    ]
-    agent = DQN(configs, LINE, TWO)
-    rates = [agent.exploration(progress)[:, 0].tolist() for progress in (0, 0.25, 0.5, 1)]
-    np.testing.assert_allclose(rates, [[1, 1], [0.55, 0], [0.1, 0], [0.1, 0]])
+@pytest.mark.parametrize(
+    ("fraction", "final", "expected"),
+    [(0.5, 0.1, [1, 0.55, 0.1, 0.1]), (0.25, 0.0, [1, 0, 0, 0]), (0.0, 0.1, [1, 0.1, 0.1, 0.1])],
+)
+def test_exploration_falls_by_its_schedule(fraction, final, expected):
+    config = replace(Q_LINE, exploration_fraction=fraction, final_exploration=final)
+    agent = DQN(config, LINE, TWO)
+    rates = [agent.exploration(progress) for progress in (0, 0.25, 0.5, 1)]
+    np.testing.assert_allclose(rates, expected)
 
 
 def test_the_number_of_updates_does_not_grow_with_the_buffer():
     config = replace(Q_LINE, num_envs=4, train_every_env_steps=8, num_updates=3, learning_starts=32)
     envs = MemberEnvs("CartPole-v1", 1, 4)
-    agent = DQN([config], envs.observation_space, envs.action_space)
+    agent = DQN(config, envs.observation_space, envs.action_space)
     updates = []
     for _ in range(12):
         agent.advance(envs)
@@ -82,7 +83,7 @@ def test_the_number_of_updates_does_not_grow_with_the_buffer():
 
 def test_the_target_network_moves_when_it_should():
     config = replace(Q_LINE, target_every_updates=3, tau=0.5, learning_rate=0.1)
-    agent = DQN([config], LINE, TWO)
+    agent = DQN(config, LINE, TWO)
     start = agent.target.flat.clone()
     for update in (1, 2, 3):
         agent.update(one())
@@ -94,7 +95,7 @@ def test_the_target_network_moves_when_it_should():
 def test_only_greedy_play_uses_the_running_average_of_the_weights():
     fast = replace(Q_LINE, learning_rate=0.1)
     configs = (replace(fast, average_weights=0.75), fast)
-    agents = [DQN([config], LINE, TWO) for config in configs]
+    agents = [DQN(config, LINE, TWO) for config in configs]
     passed = []
     for _ in range(5):
         for agent in agents:
@@ -135,14 +136,14 @@ def step(terminated=False):
 
 def test_targets_of_an_actor_and_its_critic_by_hand():
     for scale in (1.0, 0.25):
-        agent = DDPG([replace(ACTOR_LINE, reward_scale=scale)], LINE, PUSH)
+        agent = DDPG(replace(ACTOR_LINE, reward_scale=scale), LINE, PUSH)
         constant_critic(agent, 8.0)
         assert agent.targets(step()).item() == scale * 1 + 0.5 * 8
         assert agent.targets(step(terminated=True)).item() == scale * 1
 
 
 def test_the_actor_climbs_the_online_critic_and_not_the_target():
-    agent = DDPG([ACTOR_LINE], LINE, PUSH)
+    agent = DDPG(ACTOR_LINE, LINE, PUSH)
     agent.actors.flat.zero_()
     online, target = agent.critics.views["q0"][0], agent.target_critics.views["q0"][0]
     online.data.copy_(torch.tensor([[[0.0], [1.0]]]))  # Q = a
@@ -154,7 +155,7 @@ def test_the_actor_climbs_the_online_critic_and_not_the_target():
 
 
 def test_targets_move_by_tau_after_each_update():
-    agent = DDPG([replace(ACTOR_LINE, tau=0.25)], LINE, PUSH)
+    agent = DDPG(replace(ACTOR_LINE, tau=0.25), LINE, PUSH)
     before = agent.target_critics.flat.clone(), agent.target_actors.flat.clone()
     agent.update(step())
     for target, start, online in zip(
@@ -165,7 +166,7 @@ def test_targets_move_by_tau_after_each_update():
 
 
 def test_noise_is_each_copys_own_and_all_actions_are_within_bounds():
-    agent = DDPG([replace(ACTOR_LINE, exploration_noise=0.2)], LINE, PUSH)
+    agent = DDPG(replace(ACTOR_LINE, exploration_noise=0.2), LINE, PUSH)
     x = np.zeros((1, 5000, 1), np.float32)
     actions = agent.act(x)
     assert actions.std() == pytest.approx(0.2, rel=0.1) and np.all(np.abs(actions) <= 1)
@@ -187,7 +188,7 @@ def test_unbounded_actions_are_refused(monkeypatch):
 
 
 def test_advantages_by_hand_with_one_episode_cut_and_one_ended():
-    agent = PPO([LINEAR], LINE, TWO)
+    agent = PPO(LINEAR, LINE, TWO)
     for view, value in zip(agent.parameters.views["critic"], (1.0, 0.0), strict=True):
         view.data.fill_(value)  # V(x) = x
 
@@ -206,20 +207,19 @@ def test_advantages_by_hand_with_one_episode_cut_and_one_ended():
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0])
-def test_each_member_has_its_own_discount_and_rewards_are_scaled(scale):
-    config = replace(LINEAR, reward_scale=scale)
-    agent = PPO([config, replace(config, gamma=1.0)], LINE, TWO)
+def test_rewards_are_scaled(scale):
+    agent = PPO(replace(LINEAR, reward_scale=scale), LINE, TWO, num_members=2)
     for view, value in zip(agent.parameters.views["critic"], (1.0, 0.0), strict=True):
         view.data.fill_(value)
     one, no = torch.ones(1, 2, 1), torch.zeros(1, 2, 1, dtype=torch.bool)
     last, finals = 4 * torch.ones(2, 1, 1), torch.zeros(0, 1)
     advantages, _ = agent.advantages(Rollout(one[..., None], one.long(), one, no, no, last, finals))
-    assert advantages.flatten().tolist() == [scale + 0.5 * 4 - 1, scale + 4 - 1]
+    assert advantages.flatten().tolist() == [scale + 0.5 * 4 - 1] * 2
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(3), BOX])
 def test_probabilities_and_entropies_are_those_of_torch(space):
-    agent = PPO([LINEAR] * 2, LINE, space)
+    agent = PPO(LINEAR, LINE, space, num_members=2)
     agent.parameters.flat.add_(0.1 * torch.randn_like(agent.parameters.flat))
     x = torch.randn(2, 5, 1)
     outputs = agent.parameters("actor", x)
@@ -237,7 +237,7 @@ def test_probabilities_and_entropies_are_those_of_torch(space):
 
 
 def test_sampled_actions_follow_the_probabilities():
-    agent = PPO([LINEAR], LINE, spaces.Discrete(3))
+    agent = PPO(LINEAR, LINE, spaces.Discrete(3))
     agent.parameters.views["actor"][1].data.copy_(torch.tensor([0.0, 1.0, 2.0]))
     agent.parameters.views["actor"][0].data.zero_()
     actions = agent.act(np.zeros((1, 30_000, 1), dtype=np.float32))
@@ -246,7 +246,7 @@ def test_sampled_actions_follow_the_probabilities():
 
 
 def test_all_continuous_actions_are_within_bounds_and_greedy_ones_repeat():
-    agent = PPO([LINEAR], LINE, BOX)
+    agent = PPO(LINEAR, LINE, BOX)
     x = np.zeros((1, 500, 1), dtype=np.float32)
     actions = agent.act(x)
     assert actions.shape == (1, 500, 2) and actions.dtype == np.float32
@@ -255,7 +255,7 @@ def test_all_continuous_actions_are_within_bounds_and_greedy_ones_repeat():
 
 
 def test_a_minibatch_is_a_share_of_all_rows_each_once_and_normalised():
-    agent = PPO([replace(LINEAR, num_steps=10, batch_size=4)] * 2, LINE, TWO)
+    agent = PPO(replace(LINEAR, num_steps=10, batch_size=4), LINE, TWO, num_members=2)
     numbers = torch.arange(10.0).expand(2, 10)
     batches = list(agent._minibatches(Rows(*[numbers] * 5)))
     seen = torch.cat([rows[0][weights > 0] for (rows, *_), weights in batches])
@@ -272,7 +272,7 @@ def test_a_minibatch_is_a_share_of_all_rows_each_once_and_normalised():
 def test_other_actions_and_a_batch_larger_than_a_rollout_are_refused():
     for space in (spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(3)):
         with pytest.raises(ConfigError, match="PPO: expected Discrete actions from 0 or Box"):
-            PPO([LINEAR], LINE, space)
+            PPO(LINEAR, LINE, space)
     with pytest.raises(ValueError, match=r"batch_size: expected at most .* = 32, got 64"):
         PPOConfig(num_envs=4, num_steps=8, batch_size=64)
 
@@ -297,7 +297,7 @@ LEARNERS = [
 )
 def test_every_member_learns(kind, world, kwargs, config, members, steps, least, most):
     envs = MemberEnvs(world, members, config.num_envs, seed=0, **kwargs)
-    agent = kind([config] * members, envs.observation_space, envs.action_space, seed=1)
+    agent = kind(config, envs.observation_space, envs.action_space, 1, members)
     while envs.num_env_steps < members * steps:
         agent.advance(envs, envs.num_env_steps / (members * steps))
     act = lambda x: agent.act(x, greedy=True)  # noqa: E731

@@ -35,7 +35,7 @@ def trained(config=SMALL, kind=PPO, num_members=1, seed=0):
     world = "Pendulum-v1" if kind is DDPG else "CartPole-v1"
     envs = MemberEnvs(world, num_members, config.num_envs, seed=seed)
     spaces = envs.observation_space, envs.action_space
-    population = kind([config] * num_members, *spaces, seed)
+    population = kind(config, *spaces, seed, num_members)
     for _ in range(3):
         population.advance(envs)
     return population, envs, spaces

@@ -17,7 +17,7 @@ from lactchain.errors import ConfigError
 
 
 class DDPG(TransitionLearner):
-    """P members with a `DDPGConfig` each that learn off-policy."""
+    """Members with a `DDPGConfig` that learn off-policy."""
 
     def _make_parts(self) -> None:
         if not isinstance(self.action_space, spaces.Box):
@@ -36,8 +36,7 @@ class DDPG(TransitionLearner):
             actions = self.policy(self.actors, self.inputs.encode(observations)).numpy()
         if not greedy:
             noise = self.rng.standard_normal(actions.shape, dtype=np.float32)
-            scale = self.hyper["exploration_noise"][:, None, None].astype(np.float32)
-            actions = np.clip(actions + scale * noise, -1.0, 1.0)
+            actions = np.clip(actions + self.config.exploration_noise * noise, -1.0, 1.0)
         return actions.reshape(*actions.shape[:2], *self.action_space.shape)
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
@@ -55,14 +54,13 @@ class DDPG(TransitionLearner):
         error = self.values(self.critics, x, actions) - self.targets(batch)
         critic_loss = mean_row(error.square())
         gradient = self.critics.gradient(critic_loss.sum())
-        self.critic_optimizer.step(gradient, self.hyper["learning_rate"] * left)
+        self.critic_optimizer.step(gradient, self.config.learning_rate * left)
         actor_loss = self.actor_loss(x)
         gradient = self.actors.gradient(actor_loss.sum())
-        self.actor_optimizer.step(gradient, self.hyper["actor_learning_rate"] * left)
+        self.actor_optimizer.step(gradient, self.config.actor_learning_rate * left)
         self.num_updates += 1
-        tau = self.column("tau")
-        self.target_critics.move_towards(self.critics, tau)
-        self.target_actors.move_towards(self.actors, tau)
+        self.target_critics.move_towards(self.critics, self.config.tau)
+        self.target_actors.move_towards(self.actors, self.config.tau)
         return {"train/critic_loss": critic_loss, "train/actor_loss": actor_loss}
 
     def actor_loss(self, x: Tensor) -> Tensor:
@@ -75,8 +73,8 @@ class DDPG(TransitionLearner):
             x = self.inputs.encode(batch.next_observations)
             worth = self.values(self.target_critics, x, self.policy(self.target_actors, x))
             alive = torch.from_numpy(~batch.terminated).float()
-            rewards = self.column("reward_scale") * torch.from_numpy(batch.rewards)
-            return rewards + self.column("gamma") * alive * worth
+            rewards = self.config.reward_scale * torch.from_numpy(batch.rewards)
+            return rewards + self.config.gamma * alive * worth
 
     def policy(self, actors: Parameters, x: Tensor) -> Tensor:
         """π(s), (P, B, D) in (−1, 1)."""

@@ -48,11 +48,11 @@ class QLearner(TransitionLearner):
         return self.inputs.encode(observations)
 
     def act(
-        self, observations: np.ndarray, greedy: bool = False, epsilon: float | np.ndarray = 0.0
+        self, observations: np.ndarray, greedy: bool = False, epsilon: float = 0.0
     ) -> np.ndarray:
         """Actions (P, N) for observations (P, N, …), the best ones if greedy.
 
-        Else a share `epsilon` of them is random: a number, or one for each member (P, 1).
+        Else a share `epsilon` of them is random.
         """
         with torch.inference_mode():
             acting = self.parts.get("average", self.parameters) if greedy else self.parameters
@@ -74,7 +74,7 @@ class QLearner(TransitionLearner):
             q_online = self.values(x) if self.config.double else q_target
             alive = torch.from_numpy(~batch.terminated).float()
             rewards = self.config.reward_scale * torch.from_numpy(batch.rewards)
-            return double_q_targets(rewards, self.column("gamma") * alive, q_target, q_online)
+            return double_q_targets(rewards, self.config.gamma * alive, q_target, q_online)
 
     def update(self, batch: Minibatch, left: float = 1.0) -> dict[str, Tensor]:
         """One step of all members; see `TransitionLearner`."""
@@ -85,7 +85,7 @@ class QLearner(TransitionLearner):
         loss, metrics = self._loss(error, q, actions)
         self._descend(loss, left)
         if self.num_updates % self.config.target_every_updates == 0:
-            self.target.move_towards(self.parameters, self.column("tau"))
+            self.target.move_towards(self.parameters, self.config.tau)
         if self.config.average_weights:
             # At first the plain mean of all weights so far: the initial ones should not linger.
             share = max(1.0 - self.config.average_weights, 1.0 / self.num_updates)
@@ -98,17 +98,16 @@ class QLearner(TransitionLearner):
 
 
 class DQN(QLearner):
-    """P members with a `DQNConfig` each that learn off-policy."""
+    """Members with a `DQNConfig` that learn off-policy."""
 
     def _make_parts(self) -> None:
         super()._make_parts()
         self.replay = self._new_replay()
 
-    def exploration(self, progress: float) -> np.ndarray:
-        """Exploration rates (P, 1) at a share of the run that is done."""
-        final = self.hyper["final_exploration"]
-        fraction = np.maximum(self.hyper["exploration_fraction"], 1e-9)
-        return (1.0 + np.minimum(progress / fraction, 1.0) * (final - 1.0))[:, None]
+    def exploration(self, progress: float) -> float:
+        """The exploration rate at a share of the run that is done."""
+        fraction = max(self.config.exploration_fraction, 1e-9)
+        return 1.0 + min(progress / fraction, 1.0) * (self.config.final_exploration - 1.0)
 
     def advance(self, envs: MemberEnvs, progress: float = 0.0) -> dict[str, np.ndarray]:
         """One iteration: some steps in every copy, then a round of updates; metrics of the last."""
@@ -116,11 +115,12 @@ class DQN(QLearner):
         act_at_random = partial(self.act, epsilon=1.0)
         act = partial(self.act, epsilon=rate)
         records = self._play_and_learn(envs, act_at_random, act, progress)
-        return {"train/exploration": rate[:, 0]} | (records[-1] if records else {})
+        rates = np.full(self.num_members, rate)
+        return {"train/exploration": rates} | (records[-1] if records else {})
 
 
 class CQL(QLearner):
-    """P members with a `CQLConfig` each that learn from one data set."""
+    """Members with a `CQLConfig` that learn from one data set."""
 
     def _make_parts(self) -> None:
         super()._make_parts()
@@ -136,7 +136,7 @@ class CQL(QLearner):
 
     def _loss(self, error: Tensor, q: Tensor, actions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         penalty = mean_row(cql_penalty(q, actions))
-        loss = 0.5 * error + self.column("cql_weight")[:, 0] * penalty
+        loss = 0.5 * error + self.config.cql_weight * penalty
         return loss, {"train/td_loss": error, "train/cql_penalty": penalty}
 
     def encode(self, observations: np.ndarray) -> Tensor:

@@ -149,8 +149,8 @@ class Parameters(Stored):
         gradients = torch.autograd.grad(loss, leaves)
         return torch.cat([gradient.flatten(1) for gradient in gradients], dim=1)
 
-    def move_towards(self, other: Self, tau: Tensor | float) -> None:
-        """Polyak average θ ← (1 − τ)θ + τθ', τ a number or one for each member (P, 1)."""
+    def move_towards(self, other: Self, tau: float) -> None:
+        """Polyak average θ ← (1 − τ)θ + τθ'."""
         self.flat.lerp_(other.flat, tau)
 
 

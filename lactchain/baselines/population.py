@@ -13,10 +13,8 @@ from torch import Tensor
 from lactchain.baselines.evaluation import Act
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.networks import Inputs, Parameters
-from lactchain.baselines.settings import own_settings
 from lactchain.baselines.state_files import Stored
 from lactchain.baselines.transitions import Minibatch, ReplayBuffer
-from lactchain.errors import ConfigError
 
 
 @contextmanager
@@ -56,9 +54,9 @@ class Adam(Stored):
 
     @flushed_denormals()
     def step(
-        self, gradient: Tensor, learning_rate: np.ndarray, max_grad_norm: np.ndarray | None = None
+        self, gradient: Tensor, learning_rate: float, max_grad_norm: float | None = None
     ) -> None:
-        """One update by gradients (P, K) at learning rates (P,), clipped to norms (P,) if given."""
+        """One update by gradients (P, K), each member's clipped to a norm if one is given."""
         norms = torch.linalg.vector_norm(gradient, dim=1).numpy().astype(np.float64)
         moves = np.isfinite(norms)
         self.diverged |= ~moves
@@ -82,47 +80,36 @@ class Adam(Stored):
 
 
 class Population(Stored, ABC):
-    """P members of one algorithm. A subclass says what they learn with, and how.
+    """P members of one algorithm and config. A subclass says what they learn with, and how.
 
     Args:
-        configs: one config for each member. They may differ in their `own_settings`; all others
-            must agree, since they shape the one computation.
         observation_space: of a single environment, as `action_space`.
         seed: of everything random in the population.
+        num_members: P.
 
     Attributes:
-        config: a config whose fields that are not their own hold for all members.
-        hyper: own setting → (P,), its value for each member, float64.
         parts: name → networks, optimisers and stores, of which each member has its own rows.
         num_updates: optimiser steps made so far.
 
     Raises:
-        ConfigError: the members differ in a field that is not their own, or a space does not fit.
+        ConfigError: a space does not fit.
     """
 
     stored = "rng", "num_updates", "parts"
 
     def __init__(
         self,
-        configs: Sequence[Any],
+        config: Any,
         observation_space: spaces.Space,
         action_space: spaces.Space,
         seed: int | Sequence[int] = 0,
+        num_members: int = 1,
     ) -> None:
-        if not configs:
-            raise ConfigError("configs: expected at least one member, got none")
-        self.configs, self.config = tuple(configs), configs[0]
-        self.inputs = Inputs(observation_space, self.config.rescale_observations)
+        self.config, self.num_members = config, num_members
+        self.inputs = Inputs(observation_space, config.rescale_observations)
         self.observation_space, self.action_space = observation_space, action_space
         self.rng = np.random.default_rng(seed)
         self.num_updates = 0
-        own = own_settings(type(self.config))
-        columns = {name: [getattr(c, name) for c in configs] for name in vars(self.config)}
-        for name, values in columns.items():
-            if name not in own and any(value != values[0] for value in values):
-                raise ConfigError(f"{name}: expected one value for all members, got {values}")
-        self.hyper = {name: np.array(columns[name], dtype=np.float64) for name in own}
-        self._columns = {name: _column(values) for name, values in self.hyper.items()}
         self._make_parts()
         self.parts = {name: part for name, part in vars(self).items() if isinstance(part, Stored)}
 
@@ -144,15 +131,6 @@ class Population(Stored, ABC):
         """
 
     @property
-    def num_members(self) -> int:
-        """P."""
-        return len(self.configs)
-
-    def column(self, name: str) -> Tensor:
-        """An own setting's values as a tensor (P, 1)."""
-        return self._columns[name]
-
-    @property
     def diverged(self) -> np.ndarray:
         """Members whose gradients stopped being finite, (P,)."""
         flags = [part.diverged for part in self.parts.values() if isinstance(part, Adam)]
@@ -165,8 +143,8 @@ class Population(Stored, ABC):
     def _descend(self, losses: Tensor, left: float) -> None:
         """One step of `optimizer` down the members' losses (P,)."""
         gradient = self.parameters.gradient(losses.sum())
-        learning_rate = self.hyper["learning_rate"] * left
-        self.optimizer.step(gradient, learning_rate, self.hyper["max_grad_norm"])
+        learning_rate = self.config.learning_rate * left
+        self.optimizer.step(gradient, learning_rate, self.config.max_grad_norm)
         self.num_updates += 1
 
 

@@ -51,7 +51,7 @@ class Rows(NamedTuple):
 
 
 class PPO(Population):
-    """P members with a `PPOConfig` each that learn on-policy."""
+    """Members with a `PPOConfig` that learn on-policy."""
 
     def _make_parts(self) -> None:
         space, config, features = self.action_space, self.config, self.inputs.num_features
@@ -106,11 +106,10 @@ class PPO(Population):
                 # Each is valued by all members; these are few rows.
                 rows = rollout.final_inputs.expand(self.num_members, *rollout.final_inputs.shape)
                 v_t[rollout.truncated] = self._values(rows)[member, torch.arange(len(member))]
-            gamma, lambda_ = self.column("gamma"), self.column("gae_lambda")
-            discount_t = gamma * (1.0 - rollout.terminated.float())
+            discount_t = self.config.gamma * (1.0 - rollout.terminated.float())
             rewards = self.config.reward_scale * rollout.rewards
             advantages = generalized_advantages(
-                rewards, discount_t, v_tm1, v_t, lambda_, rollout.truncated
+                rewards, discount_t, v_tm1, v_t, self.config.gae_lambda, rollout.truncated
             )
             return advantages, advantages + v_tm1
 
@@ -140,13 +139,13 @@ class PPO(Population):
     def _step(self, rows: Rows, weights: Tensor, left: float) -> dict[str, Tensor]:
         """One optimiser step of all members on a minibatch of (P, B) rows of these weights (B,)."""
         logps, entropy = self._logps_and_entropy(rows.inputs, rows.actions)
-        clip_range = self.column("clip_range") * left
+        clip_range = self.config.clip_range * left
         surrogate = ppo_clip_loss(logps, rows.behaviour_logps, rows.advantages, clip_range)
         policy_loss = (surrogate * weights).sum(1)
         value_loss = ((self._values(rows.inputs) - rows.returns).square() * weights).sum(1)
         entropy = (entropy * weights).sum(1)
-        losses = policy_loss + self.column("value_coef")[:, 0] * value_loss
-        self._descend(losses - self.column("entropy_coef")[:, 0] * entropy, left)
+        losses = policy_loss + self.config.value_coef * value_loss
+        self._descend(losses - self.config.entropy_coef * entropy, left)
         return {
             "train/policy_loss": policy_loss.detach(),
             "train/value_loss": value_loss.detach(),

@@ -19,7 +19,7 @@ from lactchain.config.bounds import (
     Share,
 )
 from lactchain.config.settings import RunConfig, check
-from lactchain.config.tunable import tunable, tunables
+from lactchain.config.tunable import tunable
 
 
 @dataclass(frozen=True)
@@ -209,14 +209,6 @@ class LoopConfig(Bounded):
     """Greedy episodes of each evaluation, from the same seeds for every member every time."""
     save_every_steps: AtLeast0 = 10_000
     """Steps between checkpoints, so many a kill can cost; 0: only when the run is asked to stop."""
-
-
-def own_settings(config_class: type) -> list[str]:
-    """What members of one population may each have: tunables, but for whole numbers.
-
-    Members with other sizes of batch or numbers of epochs would wait for each other.
-    """
-    return [name for name, tunable in tunables(config_class).items() if not tunable.integer]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Training(Stored):
     def __init__(self, config: TrainAgentConfig, run: Run) -> None:
         self.config, self.run, self.loop = config, run, config.loop
         world, seed, agent_class = config.environment, config.run.seed, AGENTS[type(config.agent)]
-        self.agent = agent_class([config.agent] * self.loop.num_members, *spaces_of(world), seed)
+        self.agent = agent_class(config.agent, *spaces_of(world), seed, self.loop.num_members)
         self._is_offline = isinstance(config, TrainCQLConfig)
         self.source: Any
         if self._is_offline:
@@ -231,7 +231,7 @@ def save_agent(directory: Path, agent: Population, member: int, world: WorldConf
     weights = {name: part.flat[member].numpy() for name, part in networks.items()}
     about = {
         "agent": type(agent).__name__,
-        "config": asdict(agent.configs[member]),
+        "config": asdict(agent.config),
         "environment": asdict(world),
     }
     save_state(directory, {"weights": weights, "about": about}, {"agent": about["agent"]})
@@ -250,7 +250,7 @@ def read_agent(directory: str | Path) -> Any:
         raise DataError(f"{directory}: expected one of {sorted(classes)}, got {about['agent']}")
     config_class, agent_class = classes[about["agent"]]
     settings = about["config"] | {"hidden": tuple(about["config"]["hidden"])}
-    agent = agent_class([config_class(**settings)], *spaces_of(WorldConfig(**about["environment"])))
+    agent = agent_class(config_class(**settings), *spaces_of(WorldConfig(**about["environment"])))
     for name, weights in state["weights"].items():
         agent.parts[name].load_state_dict({"flat": weights[None]})
     return agent

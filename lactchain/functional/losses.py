@@ -93,12 +93,11 @@ def simpo_loss(
 
 
 def ppo_clip_loss(
-    logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, clip_range: float | Tensor
+    logps: Tensor, behaviour_logps: Tensor, advantages: Tensor, clip_range: float
 ) -> Tensor:
     """Clipped surrogate −min(ρA, clip(ρ, 1 − ε, 1 + ε) A) with ρ = exp(log π − log π_old), (B,).
 
-    Source: Schulman et al. 2017, "Proximal policy optimization algorithms", equation 7. ε is a
-    number, or a tensor that broadcasts against the rows.
+    Source: Schulman et al. 2017, "Proximal policy optimization algorithms", equation 7.
     """
     ratios = (logps - behaviour_logps.detach()).exp()
     advantages = advantages.detach()
@@ -133,22 +132,21 @@ def generalized_advantages(
     discount_t: Tensor,
     v_tm1: Tensor,
     v_t: Tensor,
-    lambda_: float | Tensor,
+    lambda_: float,
     truncated_t: Tensor | None = None,
 ) -> Tensor:
     """Generalised advantage estimates (GAE), (T, …), time being the first axis.
 
     A_{t-1} = δ_t + γλ(1 − terminated)(1 − truncated) A_t, δ_t = r_t + discount_t v_t − v_{t-1}.
     Source: Schulman et al. 2016, "High-dimensional continuous control using generalized advantage
-    estimation", equation 16. λ is a number, or a tensor that broadcasts against `r_t`.
+    estimation", equation 16.
 
     `v_t` is the value of the observation before any reset. Truncation does not touch the discount;
     it cuts the recursion.
     """
-    values = torch.as_tensor(lambda_)
-    if not ((values >= 0.0) & (values <= 1.0)).all():
+    if not 0.0 <= lambda_ <= 1.0:
         raise ValueError(f"lambda_: expected a number in [0, 1], got {lambda_}")
-    lambda_t = torch.zeros_like(r_t) + lambda_
+    lambda_t = torch.full_like(r_t, lambda_)
     if truncated_t is not None:
         lambda_t = lambda_ * (1.0 - truncated_t.to(r_t.dtype))
     check_equal_shapes(r_t=r_t, discount_t=discount_t, v_tm1=v_tm1, v_t=v_t, truncated_t=lambda_t)

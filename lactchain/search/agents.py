@@ -58,7 +58,7 @@ class AgentSpecies(Species):
 
     def untrained(self, config: Any, place: int) -> dict[str, Any]:
         """Fresh weights."""
-        return learnt_by(self.kind([config], *self.spaces, seed=[self.seed, place]))
+        return learnt_by(self.kind(config, *self.spaces, seed=[self.seed, place]))
 
     def train(self, members: Sequence[Individual], generation: int) -> list[dict[str, Any]]:
         """Trains each member for a generation's steps at least.
@@ -142,7 +142,7 @@ def revived(
 
     The spaces are those of `spaces_of`.
     """
-    agent = kind([member.config], *spaces, seed)
+    agent = kind(member.config, *spaces, seed)
     agent.num_updates = member.state["num_updates"]
     for name, part in agent.parts.items():
         part.load_state_dict(member.state["parts"][name])
