@@ -2,14 +2,7 @@
 
 import pytest
 
-from lactchain.data.alarms import (
-    RULES,
-    best_round,
-    collapse,
-    fired,
-    loss,
-    warn,
-)
+from lactchain.data.alarms import RULES, best_round, collapse, fired, loss, warn
 from lactchain.data.evaluations import endless_rate, movement_metrics
 from lactchain.errors import CollapseError
 from lactchain.types import Action, Trajectory

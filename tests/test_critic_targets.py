@@ -6,14 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_setups import (
-    STATES,
-    chain_of,
-    changed,
-    episodes,
-    make_critic,
-    open_run,
-)
+from training_setups import STATES, chain_of, changed, episodes, make_critic, open_run
 
 from lactchain.config.settings import CriticConfig
 from lactchain.data.evaluations import StateValues

@@ -6,11 +6,7 @@ import pytest
 
 from lactchain.baselines.transitions import FIELDS, read_transitions
 from lactchain.errors import DataError
-from lactchain_extras.offline_data import (
-    RecordedEpisode,
-    from_episodes,
-    read_minari_transitions,
-)
+from lactchain_extras.offline_data import RecordedEpisode, from_episodes, read_minari_transitions
 
 
 def dumped(**changes):
