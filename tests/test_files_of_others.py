@@ -29,8 +29,11 @@ def pairs(*names):
 
 
 def put(path, rows):
+    """Writes rows in the format that the name says, or bytes as they are."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
+    if isinstance(rows, bytes):
+        path.write_bytes(rows)
+    elif path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -75,21 +78,6 @@ def test_splits_that_were_saved_together_are_told_apart(tmp_path):
         open_pairs(tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("test.jsonl", "validation.jsonl"),
-        ("train_prefs.parquet", "test_prefs.parquet"),
-        ("test.parquet", "more.parquet"),
-    ],
-)
-def test_splits_without_one_for_training_are_named(tmp_path, names):
-    for name in names:
-        put(tmp_path / name, TRAIN)
-    with pytest.raises(DataError, match="expected one split, got .*; give the file or the folder"):
-        open_pairs(tmp_path)
-
-
 def test_parts_of_one_split_belong_together(tmp_path):
     put(tmp_path / "train-00000-of-00002.parquet", pairs("1"))
     put(tmp_path / "train-00001-of-00002.parquet", pairs("2"))
@@ -106,37 +94,43 @@ def test_what_describes_a_data_set_is_no_row_of_it(tmp_path, name):
     assert asked(tmp_path) == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("read", [open_pairs, open_trajectories])
-@pytest.mark.parametrize("content", ["", "\n", ".", "./", "/"])
-def test_a_file_without_rows_stands_for_no_other(tmp_path, content, read):
-    put(tmp_path / "a.jsonl", TRAIN)
-    (tmp_path / "b.jsonl").write_text(content)
-    told = "b.jsonl: (expected .* to learn from, found none|line 1 is no JSON)"
-    with pytest.raises(DataError, match=told):
-        read(tmp_path / "b.jsonl")
-
-
-def test_files_of_two_kinds_are_not_mixed(tmp_path):
-    put(tmp_path / "a.jsonl", TRAIN)
-    put(tmp_path / "b.parquet", TRAIN)
-    with pytest.raises(DataError, match="one kind, got a.jsonl and b.parquet"):
-        open_pairs(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["pairs.csv", "pairs.jsonl.gz", "pairs.txt", "pairs"])
-@pytest.mark.parametrize("read", [open_pairs, open_trajectories])
-def test_a_file_of_another_kind_is_told_which_kinds_are_read(tmp_path, name, read):
-    content = b"prompt,chosen,rejected\na,b,c\n"
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(DataError, match=r"ends in .parquet, .jsonl, .*JSON object on a line"):
-        read(tmp_path / name)
+CSV = b"prompt,chosen,rejected\na,b,c\n"
+SPLIT = "expected one split, got .*; give the file or the folder"
+KIND = r"ends in .parquet, .jsonl, .*JSON object on a line"
+NO_ROWS = "b.jsonl: (expected .* to learn from, found none|line 1 is no JSON)"
+UNREAD = {
+    "no split for training": (["test.jsonl", "validation.jsonl"], SPLIT),
+    "several for training": (["train_prefs.parquet", "test_prefs.parquet"], SPLIT),
+    "a split and another": (["test.parquet", "more.parquet"], SPLIT),
+    "others and what is held out": (["a.jsonl", "holdout.jsonl"], "got others, holdout"),
+    "two kinds": (["a.jsonl", "b.parquet"], "one kind, got a.jsonl and b.parquet"),
+    **{name: ({name: CSV}, KIND) for name in ("pairs.csv", "pairs.txt", "pairs")},
+    "packed": ({"pairs.jsonl.gz": gzip.compress(CSV)}, KIND),
+    "one list": (
+        {"rows.jsonl": json.dumps([PAIR], indent=1).encode()},
+        "rows.jsonl: line 1 is no JSON object .*a line holds one",
+    ),
+    **{
+        f"no rows but {text!r}": ({"b.jsonl": text.encode()}, NO_ROWS)
+        for text in ("", "\n", ".", "./", "/")
+    },
+}
+"""The names of files of rows, or one file as it is; and what is said of them."""
 
 
 @pytest.mark.parametrize("read", [open_pairs, open_trajectories])
-def test_rows_in_one_list_are_told_to_be_one_on_a_line(tmp_path, read):
-    (tmp_path / "rows.jsonl").write_text(json.dumps([{"prompt": "a", "chosen": "b"}], indent=1))
-    with pytest.raises(DataError, match=r"rows.jsonl: line 1 is no JSON object .*a line holds one"):
-        read(tmp_path / "rows.jsonl")
+@pytest.mark.parametrize(("files", "words"), UNREAD.values(), ids=UNREAD)
+def test_what_may_be_misread_is_refused_and_stands_for_nothing_else(tmp_path, files, words, read):
+    place = tmp_path
+    if isinstance(files, dict):
+        ((name, content),) = files.items()
+        files, place = {"a.jsonl": TRAIN, name: content}, tmp_path / name
+    else:
+        files = dict.fromkeys(files, TRAIN)
+    for name, rows in files.items():
+        put(tmp_path / name, rows)
+    with pytest.raises(DataError, match=words):
+        read(place)
 
 
 def said(role, content):

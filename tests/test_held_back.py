@@ -253,15 +253,15 @@ def test_the_critic_is_measured_on_both_parts():
     goals = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))
     env = make_language_env(goals)
     states = env.view_states()
-    wrong = [float(state in env.held_back) for state in states]  # off by 1 in these alone
+    wrong = [2.0 * (state in env.held_back) for state in states]  # off by 2 in these alone
     exact = np.arange(48) / 10
     values = StateValues(tuple(states), tuple(exact + wrong), tuple(exact), 0.9)
     figures = critic_figures(values, env)
-    assert figures["critic_rmse"] == pytest.approx(0.5)
+    assert figures["critic_rmse"] == pytest.approx(1)
     assert figures["practised/critic_rmse"] == 0 and figures["practised/critic_r2"] == 1
     variance = np.var([v for v, off in zip(exact, wrong, strict=True) if off])
-    assert figures["held_back/critic_rmse"] == pytest.approx(1)
-    assert figures["held_back/critic_r2"] == pytest.approx(1 - 1 / variance)
+    assert figures["held_back/critic_rmse"] == pytest.approx(2)
+    assert figures["held_back/critic_r2"] == pytest.approx(1 - 4 / variance)
     assert math.isnan(StateValues(({}, {}), (0.0, 1.0), (2.0, 2.0), 0.9).r2)
 
 

@@ -321,12 +321,6 @@ def test_models_that_are_never_read_are_not_held_against_anything(config):
     assert "actor.model" not in inputs_of(read)
 
 
-def test_r2_and_rmse_by_hand():
-    values = StateValues(({}, {}), critic=(0.0, 1.0), exact=(0.0, 2.0), gamma=0.9)
-    assert values.rmse == pytest.approx(0.5**0.5)
-    assert values.r2 == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize("exact", [None, (0.5, -1 / 3)])
 def test_values_come_back_equal(tmp_path, exact):
     values = StateValues(({"x": 1}, {"x": "\ud800"}), (0.25, 1e-300), exact, 0.9, "chain")

