@@ -90,17 +90,6 @@ def test_bfloat16_is_warned_of_where_all_weights_are_trained(lora, weights, capl
     assert warned == (lora is None)
 
 
-def test_a_head_in_float32_is_loaded_as_it_was_saved(weights, tmp_path):
-    config = CriticConfig(str(weights / "encoder"), dtype="bfloat16")
-    torch.manual_seed(0)
-    critic = EmbeddingCritic.from_config(config, trainable=True)
-    nn.init.normal_(critic.base.score.weight)
-    critic.save(tmp_path)
-    loaded = EmbeddingCritic.load(tmp_path)
-    assert torch.equal(loaded.base.score.weight, critic.base.score.weight)
-    np.testing.assert_array_equal(loaded.values(STATES), critic.values(STATES))
-
-
 @pytest.mark.parametrize("bits", [4, 8])
 def test_quantised_weights_without_an_adapter_are_not_trained(bits, weights):
     quantised = {"dtype": f"{bits}bit"}

@@ -152,10 +152,12 @@ def test_special_tokens_are_plain_text_and_what_is_too_long_loses_its_beginning(
 
 @pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
 def test_a_critic_remembers_its_precision(config, tmp_path, lora):
-    trained(config(lora=lora, dtype="bfloat16")).save(tmp_path)
+    saved = trained(config(lora=lora, dtype="bfloat16"))
+    saved.save(tmp_path)
     again = config(checkpoint=str(tmp_path), lora=lora)
     for critic in (EmbeddingCritic.load(tmp_path), EmbeddingCritic.from_config(again)):
         assert critic.base.dtype == torch.bfloat16
+        assert np.array_equal(critic.values(TEXTS), saved.values(TEXTS))  # its head in float32
     wide = EmbeddingCritic.from_config(replace(again, dtype="float32"))
     assert wide.base.dtype == torch.float32
     np.testing.assert_allclose(wide.values(TEXTS), critic.values(TEXTS), rtol=0.1, atol=0.1)

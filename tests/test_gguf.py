@@ -44,6 +44,10 @@ def test_the_folder_computes_and_reads_as_the_model_that_the_file_was_made_of(fi
     for text in TEXTS:
         assert tokenizer(text)["input_ids"] == TOKENIZER(text)["input_ids"]
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == (START, END, END)
+    numbers = TOKENIZER.convert_tokens_to_ids([START, END, END])
+    for config in (model.config, model.generation_config):
+        assert [config.bos_token_id, config.eos_token_id, config.pad_token_id] == numbers
 
 
 def test_weights_of_eight_bits_come_out_near(tmp_path):
@@ -59,14 +63,6 @@ def test_weights_of_eight_bits_come_out_near(tmp_path):
 def test_weights_of_fewer_bits_may_compute_in_sixteen(tmp_path, quantised, meant):
     write_gguf(tmp_path / "tiny.gguf", MODEL, TOKENIZER, quantised=quantised)
     assert load_shape(prepared(tmp_path / "tiny.gguf")).dtype == meant
-
-
-def test_special_tokens_are_those_that_the_file_states(file):
-    model, tokenizer = load_actor(ActorConfig(str(prepared(file))))
-    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == (START, END, END)
-    numbers = TOKENIZER.convert_tokens_to_ids([START, END, END])
-    for config in (model.config, model.generation_config):
-        assert [config.bos_token_id, config.eos_token_id, config.pad_token_id] == numbers
 
 
 def test_an_answer_ends_where_the_chat_template_ends_a_turn(file):
@@ -95,21 +91,17 @@ def test_what_is_not_kept_is_said(tmp_path, caplog):
     assert "it has no chat template; put" in caplog.text
 
 
-@pytest.mark.parametrize("share", [0.001, 0.05, 0.5, 0.999])
-def test_a_file_that_is_cut_is_refused(file, share):
+def test_what_is_cut_short_or_no_gguf_or_not_there_is_refused(file):
     content = file.read_bytes()
-    file.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(DataError, match="tiny.gguf: damaged or cut short.*copy it again"):
-        prepared(file)
-
-
-def test_what_is_no_gguf_is_refused(file):
-    file.write_bytes(b"PK\3\4" + bytes(100))
-    with pytest.raises(DataError, match="tiny.gguf: expected a GGUF file, got another"):
-        prepared(file)
-    file.unlink()
-    with pytest.raises(DataError, match="tiny.gguf: no such file"):
-        prepared(file)
+    cut_short = "damaged or cut short.*copy it again"
+    for changed, words in (
+        *((content[: int(share * len(content))], cut_short) for share in (0.001, 0.05, 0.5, 0.999)),
+        (b"PK\3\4" + bytes(100), "expected a GGUF file, got another"),
+        (None, "no such file"),
+    ):
+        file.unlink() if changed is None else file.write_bytes(changed)
+        with pytest.raises(DataError, match=f"tiny.gguf: {words}"):
+            prepared(file)
 
 
 def test_another_file_of_the_same_name_is_refused(file):

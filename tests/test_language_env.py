@@ -243,18 +243,15 @@ def test_any_text_is_a_legal_step(text):
         ({"max_chain_length": 0}, "max_chain_length: expected at least 1, got 0"),
         ({"history": -1}, "history: expected at least 0, got -1"),
         ({"env_id": "CartPole-v1"}, "no text view is shipped"),
+        *(
+            ({"template": text}, rf"fields out of .*'feedback'\], got {re.escape(repr(text))}")
+            for text in ("{x} {z}", "{}", "{x:q}")
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_a_configuration_error(kwargs, message):
     with pytest.raises(ConfigError, match=message):
-        language_env(**kwargs)
-
-
-@pytest.mark.parametrize("template", ["{x} {z}", "{}", "{x:q}"])
-def test_a_template_that_cannot_be_filled_in_is_a_configuration_error(template):
-    told = rf"template: expected fields out of .*'feedback'\], got {re.escape(repr(template))}"
-    with pytest.raises(ConfigError, match=told):
-        language_env(template=template).reset(seed=0)
+        language_env(**kwargs).reset(seed=0)
 
 
 def test_other_options_reach_the_environment():

@@ -175,13 +175,9 @@ def critics(monkeypatch):
     gc.enable()
 
 
-def test_what_a_stage_has_trained_can_be_let_go_of(critics, weights, tmp_path):
-    run_here("train_critic", config_of("train_critic", weights, tmp_path / "run"))
-    free_memory()
-    assert critics and all(critic() is None for critic in critics)
-
-
-def test_exact_values_take_the_place_of_the_trainer(critics, weights, tmp_path, monkeypatch):
+def test_exact_values_take_the_place_of_the_trainer_and_nothing_stays(
+    critics, weights, tmp_path, monkeypatch
+):
     def enumerate_alone(*args):
         assert critics and all(critic() is None for critic in critics)
         return exact_policy(*args)
@@ -189,3 +185,5 @@ def test_exact_values_take_the_place_of_the_trainer(critics, weights, tmp_path, 
     monkeypatch.setattr(train_critic, "exact_policy", enumerate_alone)
     summary = run_here("train_critic", config_of("train_critic", weights, tmp_path / "run"))
     assert "critic_r2" in summary
+    free_memory()
+    assert all(critic() is None for critic in critics)

@@ -6,7 +6,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from openenv_servers import FaultyGame, running
+from openenv_servers import FaultyGame
 from safetensors.torch import load_file, save_file
 
 from lactchain.baselines.settings import LoopConfig
@@ -14,11 +14,9 @@ from lactchain.config.settings import (
     ActorConfig,
     CollectConfig,
     CriticConfig,
-    EnvironmentConfig,
     PlayerConfig,
     TrainingConfig,
 )
-from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, DataError, EnvironmentFault
 from lactchain.models.critic import EmbeddingCritic, resolve_pooling
 from lactchain.models.loading import load_actor
@@ -99,18 +97,6 @@ def test_an_encoder_pools_as_the_parts_that_its_folder_lists(tmp_path, caplog):
     (tmp_path / "d/modules.json").write_text("{")
     with pytest.raises(DataError, match=r"modules\.json: damaged"):
         resolve_pooling(CriticConfig(str(tmp_path / "d")))
-
-
-@pytest.mark.parametrize(
-    "grammar", [None, {}, {"action_names": 5}, {"action_names": "ab"}, {"action_names": ["a", "a"]}]
-)
-def test_a_manifest_with_a_fault_is_one_line(grammar):
-    manifest = {"grammar": grammar, "tasks": 0, "max_chains": 3}
-    schema = {"action": {"properties": {"text": {"type": "string"}}, "required": ["text"]}}
-    pages = {"/manifest": manifest, "/schema": schema}
-    told = pytest.raises(ConfigError, match=r"openenv:http.*expected the manifest.*a fault")
-    with running(pages) as url, told:
-        make_language_env(EnvironmentConfig(f"openenv:{url}"))
 
 
 REPLY = {"observation": {"text": "a"}, "reward": 1.0, "done": False}

@@ -61,12 +61,9 @@ def test_without_dice_a_solution_is_as_long_as_the_shortest_path(env_id):
     np.testing.assert_allclose(solution_lengths(model, 0.99), shortest_paths(model))
 
 
-def test_a_coin_takes_one_over_p_throws_and_what_cannot_be_solved_for_ever():
+def test_the_size_of_a_coin_that_takes_one_over_p_throws_or_for_ever():
     assert solution_lengths(coin(0.25), 0.99) == pytest.approx([4.0])
     assert np.isinf(solution_lengths(coin(0.0), 0.9)).all()
-
-
-def test_the_size_of_a_coin():
     size = size_of_model(coin(0.25))
     # V = -2 + gamma (1 - p) V, with gamma = 1 - 1 / (4 x 4), to three digits.
     assert size.reward_scale == pytest.approx(2 / (1 - 0.938 * 0.75))

@@ -220,9 +220,6 @@ def test_each_row_comes_once_in_an_epoch_and_in_the_update_of_one_process(num_ro
     assert [sorted(sum(update, [])) for update in updates] == expected
 
 
-def test_no_process_is_without_a_batch():
+def test_no_process_is_without_a_batch_and_what_is_left_over_may_be_left_out():
     assert batches(9, 2) == [[[0, 1, 2, 3], [8]], [[4, 5, 6, 7], [8]]]
-
-
-def test_what_is_left_over_is_left_out_where_that_is_asked_for():
     assert batches(11, 2, drop_last=True) == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]]

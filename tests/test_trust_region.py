@@ -40,26 +40,23 @@ def destroying(weights, run_dir, **simpo):
     )
 
 
-def test_a_step_that_would_destroy_ends_at_the_bound(weights, tmp_path):
+def test_a_step_that_would_destroy_ends_at_the_bound_where_a_training_is_finished(
+    weights, tmp_path
+):
     free = run_here("train_simpo", destroying(weights, tmp_path / "free"))
-    bound = run_here("train_simpo", destroying(weights, tmp_path / "bound", target_kl=LIMIT))
+    config = destroying(weights, tmp_path / "bound", target_kl=LIMIT)
+    bound = run_here("train_simpo", config)
     assert free["kl_from_sampling"] > 1
     assert 0 <= bound["kl_from_sampling"] <= LIMIT and bound["kl_to_sampling"] >= 0
     records = [r for r in read_metrics(tmp_path / "bound") if "kl/from_sampling" in r]
     assert 3 <= records[-1]["step"] < 6
     rates = [record["train/learning_rate"] for record in records]
     assert all(later <= 0.3 / 2 for later in rates[1:])  # half the rate behind the first cut
-
-
-def test_a_training_that_ended_at_its_bound_is_finished(weights, tmp_path):
-    config = destroying(weights, tmp_path / "run", target_kl=LIMIT)
-    first = run_here("train_simpo", config)
-    file = tmp_path / "run/actor/model.safetensors"
-    trained = file.read_bytes()
-    (tmp_path / "run/summary.json").unlink()
+    trained = (tmp_path / "bound/actor/model.safetensors").read_bytes()
+    (tmp_path / "bound/summary.json").unlink()
     again = run_here("train_simpo", config)
-    assert file.read_bytes() == trained
-    assert again["kl_from_sampling"] == first["kl_from_sampling"]
+    assert (tmp_path / "bound/actor/model.safetensors").read_bytes() == trained
+    assert again["kl_from_sampling"] == bound["kl_from_sampling"]
 
 
 def test_a_bound_needs_what_the_policy_said(weights, tmp_path):
