@@ -320,3 +320,14 @@ def test_the_citation_and_the_workflow_are_of_this_project():
 def test_programs_of_the_pages_find_what_they_import(root):
     for file in ("draw_quickstart.py", "code_map.py"):
         runpy.run_path(str(root / "docs" / file), run_name="read")
+
+
+def test_the_site_is_built_without_a_warning(root, tmp_path):
+    """A page that is in no table of contents is one, and so is a docstring that does not parse."""
+    for package in ("sphinx", "myst_parser", "furo"):
+        pytest.importorskip(package, reason=f"no {package}: pip install 'lactchain[docs]'")
+    build = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "dummy", "-d", tmp_path / "trees"]
+    done = subprocess.run(
+        [*build, root / "docs", tmp_path / "site"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

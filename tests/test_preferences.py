@@ -21,6 +21,7 @@ from lactchain.data.preferences import (
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.trajectories import read_trajectories
 from lactchain.errors import DataError, NoPairsError
+from lactchain.functional.ties import best_of
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.types import Action, PreferencePair
 
@@ -261,3 +262,27 @@ def test_only_where_all_completions_read_the_same_does_an_actor_agree_with_itsel
         with pytest.raises(NoPairsError) as stop:
             make_preferences(Says(*texts), None, WORLD, settings)
         assert stop.value.agree is agree
+
+
+ROUNDING = 3e-7
+
+
+@pytest.mark.parametrize("rounding", [0.0, ROUNDING, -ROUNDING])
+def test_the_best_is_the_greatest_and_of_equals_the_shortest_and_of_those_the_first(rounding):
+    lengths = np.array([9, 4, 4, 1])
+    scores = np.array([[2.0 + rounding, 2.0, 2.0 + rounding, 1.0], [1.0, 1.0, 1.1, 1.0]])
+    assert best_of(scores, lengths).tolist() == [1, 2]
+    assert best_of(scores, np.stack([lengths[::-1], lengths])).tolist() == [0, 2]
+    assert best_of(1000 * scores, lengths).tolist() == [1, 2]
+    assert best_of(np.full((1, 3), -np.inf), np.array([3, 2, 2])).tolist() == [1]
+
+
+def test_a_pair_does_not_depend_on_the_last_bit_of_a_mean():
+    texts, scores = ("goal and on",) * 3 + ("goal", "nowhere"), (0.1,) * 4 + (0.0,)
+    assert np.mean(scores[:3]) > scores[3]  # by rounding
+    actions = tuple(map(Action, texts))
+    (pair,), _ = make_pairs([Candidates("where?", actions, scores, scores)])
+    assert (pair.chosen, pair.rejected) == ("goal", "nowhere")
+    equals = Candidates("where?", actions[:4], scores[:4], scores[:4])
+    assert make_pairs([equals]) == ([], {"tie": 1})
+    assert not has_spread(equals)
