@@ -12,9 +12,8 @@ import pytest
 from explorer_runs import GridRun
 from run_folders import play
 
+from lactchain import read_pairs, read_trajectories, write_trajectories
 from lactchain.data.evaluations import read_episodes
-from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import read_trajectories, write_trajectories
 from lactchain_extras.explorer.inspections import read_inspection
 
 FACING = ("up", "right", "down", "left")

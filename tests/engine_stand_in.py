@@ -19,9 +19,7 @@ from typing import Any
 
 from engine_words import VLLM, VLLM_DEFAULTS, VLLM_LOAD, VLLM_TOKENIZE, VLLM_UNLOAD, amiss
 
-from lactchain.config.settings import SamplerConfig
-from lactchain.models.actor import LanguageActor
-from lactchain.types import ChainGrammar
+from lactchain import ChainGrammar, LanguageActor, SamplerConfig
 
 BATCH = 64
 CACHE = 'vllm:cache_config_info{enable_prefix_caching="True"} 1.0'

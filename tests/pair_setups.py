@@ -24,11 +24,10 @@ from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
 from training_setups import MAKERS, STATES, new_group, open_run
 
-from lactchain.config.settings import ActorConfig, TrainingConfig
-from lactchain.errors import Interrupted
+from lactchain import ActorConfig, Interrupted, TrainingConfig, launch
 from lactchain.models.loading import load_actor
 from lactchain.runs import distributed
-from lactchain.runs.process import launch, stop_requested
+from lactchain.runs.process import stop_requested
 from lactchain.runs.run import read_metrics
 from lactchain.trainers import guards
 from lactchain.trainers.base import save_result, train

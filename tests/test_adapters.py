@@ -15,8 +15,7 @@ from test_loading import IDS, LORA, cut, edit_json, refused, text
 from test_tiny_models import SMALL
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from lactchain.config.settings import ActorConfig, CriticConfig
-from lactchain.errors import ConfigError, DataError
+from lactchain import ActorConfig, ConfigError, CriticConfig, DataError, EmbeddingCritic
 from lactchain.models.adapters import (
     adapter_effect,
     base_checksum,
@@ -26,7 +25,6 @@ from lactchain.models.adapters import (
     tokenizer_checksum,
     write_adapter_record,
 )
-from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.storage.manifests import write_manifest, write_run_file
 from lactchain.storage.results import ADAPTER_FILES, ADAPTER_RECORD, weights_in

@@ -16,12 +16,10 @@ import pytest
 import random_models
 import rehearsal
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.environments.language import make_language_env
+from lactchain import Action, EnvironmentConfig, Trajectory, make_language_env
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
-from lactchain.types import Action, Trajectory
 
 ROOT = Path(__file__).parent.parent
 

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import pytest
 
+from lactchain import ConfigError, dump, parse
 from lactchain.config.bounds import AtLeast1, Bound, Bounded, Positive, Share
-from lactchain.config.parsing import dump, parse
 from lactchain.config.tunable import Tunable, tunable, tunable_values, tunables, with_tunables
-from lactchain.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,12 @@ import pytest
 from script_setups import GRID, TRAINING, config_of, run_here
 from test_trajectory_files import episode
 
+from lactchain import Action, DataError, OptimalChains, RandomChains, Rollouts, write_trajectories
 from lactchain.data.episodes import all_episodes
-from lactchain.data.rollouts import Rollouts
-from lactchain.data.trajectories import write_trajectories
-from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.stages.train_bc import TrainBCConfig, chosen_episodes
 from lactchain.trainers.behavior_cloning import decision_rows
-from lactchain.types import Action
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,9 @@ from run_folders import write_text_run
 from script_setups import config_class, config_of
 
 import lactchain
-from lactchain import command
+from lactchain import ConfigError, command, dump, parse
 from lactchain.config import shipped
-from lactchain.config.parsing import dump, parse, to_dict
-from lactchain.errors import ConfigError
+from lactchain.config.parsing import to_dict
 
 ROOT = Path(__file__).parent.parent
 NAMES = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))

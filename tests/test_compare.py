@@ -10,11 +10,9 @@ from browser import label
 from explorer_runs import GridRun, page_of
 from run_folders import write_run
 
-from lactchain import command
+from lactchain import ConfigError, DataError, command, open_run
 from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.intervals import paired_interval
-from lactchain.errors import ConfigError, DataError
-from lactchain.inspection.run_view import open_run
 from lactchain.runs.console import console
 from lactchain.runs.run import read_summary
 from lactchain.storage.files import to_json

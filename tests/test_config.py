@@ -14,18 +14,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from lactchain import ConfigError, dump, parse
 from lactchain.config import settings
-from lactchain.config.parsing import (
-    differences,
-    dump,
-    keys,
-    load,
-    parse,
-    take_options,
-    to_dict,
-    typed_modules,
-)
-from lactchain.errors import ConfigError
+from lactchain.config.parsing import differences, keys, load, take_options, to_dict, typed_modules
 
 
 @dataclass(frozen=True)

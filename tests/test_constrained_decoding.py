@@ -19,12 +19,10 @@ from test_decoding import (
 )
 from test_tiny_models import TOKENIZER
 
-from lactchain.environments.extractors import Chain
-from lactchain.errors import DataError
+from lactchain import Chain, ChainGrammar, DataError
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.cascade import CACHE_BYTES, RowCache
 from lactchain.models.generation.decoding import Decoder
-from lactchain.types import ChainGrammar
 
 
 def masked_logprob(model, prompt, completion, completions, temperature=1.0):

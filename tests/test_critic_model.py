@@ -10,10 +10,8 @@ import torch
 from test_tiny_models import SMALL
 from transformers import AutoModelForSequenceClassification
 
-from lactchain.config.settings import CriticConfig, LoraSettings
-from lactchain.errors import ConfigError, DataError
+from lactchain import ConfigError, CriticConfig, DataError, EmbeddingCritic, LoraSettings
 from lactchain.functional.tokens import pool
-from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.headed import at_stored_precision
 from lactchain.storage.results import ADAPTER_RECORD
 

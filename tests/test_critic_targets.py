@@ -8,16 +8,14 @@ import pytest
 import torch
 from training_setups import STATES, chain_of, changed, episodes, make_critic, open_run
 
-from lactchain.config.settings import CriticConfig
+from lactchain import Action, ConfigError, CriticConfig, DataError, EmbeddingCritic, Trajectory
 from lactchain.data.evaluations import StateValues
 from lactchain.data.intervals import explained_share
-from lactchain.errors import ConfigError, DataError
-from lactchain.models.critic import EmbeddingCritic, check_critic, resolve_pooling
+from lactchain.models.critic import check_critic, resolve_pooling
 from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import train
 from lactchain.trainers.closed_form import NUM_FOLDS, RidgeFolds
 from lactchain.trainers.critic import EpisodeTable, RegressionRows, return_scale, split_episodes
-from lactchain.types import Action, Trajectory
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,8 @@ from pyarrow import parquet
 from safetensors.torch import save_file
 from test_checkpoints import make_checkpoint
 
-from lactchain.config.settings import RunConfig
-from lactchain.errors import DiskError
+from lactchain import DiskError, Run, RunConfig
 from lactchain.models.tiny import build_tiny_tokenizer
-from lactchain.runs.run import Run
 from lactchain.search.evolution import Evolution, Individual, record_generation
 from lactchain.search.settings import EvolutionConfig
 from lactchain.storage import files

@@ -22,13 +22,12 @@ from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launch
 from torch.distributed import HashStore
 from training_setups import TRAINING
 
-from lactchain.config.settings import RunConfig
+from lactchain import ConfigError, DataError, Interrupted, Run, RunConfig
 from lactchain.data.parquet import work_through
 from lactchain.data.trajectories import TRAJECTORIES
-from lactchain.errors import ConfigError, DataError, Interrupted
 from lactchain.runs import distributed
 from lactchain.runs.distributed import LOOKS, Peers, Shares
-from lactchain.runs.run import Run, read_metrics
+from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import training_arguments
 
 FILES = sorted((Path(__file__).parent.parent / "configs" / "accelerate").glob("*.yaml"))

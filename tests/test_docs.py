@@ -22,15 +22,13 @@ from pages import BY_PATH, MANUAL, PAGES, README, RECORDS, ROOT, Page, names
 from script_setups import SHAPE, config_class
 
 import lactchain
-from lactchain import errors
+from lactchain import EnvironmentConfig, LactChainError, errors, parse
 from lactchain.command import arguments_of
-from lactchain.config.parsing import keys, parse
-from lactchain.config.settings import EnvironmentConfig
+from lactchain.config.parsing import keys
 from lactchain.config.strategies import STRATEGIES
 from lactchain.data.alarms import RULES
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.environments import extractors
-from lactchain.errors import LactChainError
 from lactchain.stages.round_results import RoundResults
 
 (TREE,) = map(str.splitlines, BY_PATH["docs/code.md"].blocks(""))

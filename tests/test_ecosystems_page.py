@@ -11,9 +11,8 @@ from pages import BY_PATH
 from script_setups import SHAPE
 from trl_setups import cloned_qwen
 
-from lactchain.config.settings import EnvironmentConfig
+from lactchain import EnvironmentConfig, make_language_env
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.environments.language import make_language_env
 from lactchain_extras.ecosystems.openenv_server import Session
 from lactchain_extras.ecosystems.tasks import splits_of
 

@@ -11,12 +11,9 @@ from engine_words import SGLANG, SGLANG_LOAD, VLLM, VLLM_DEFAULTS, VLLM_TOKENIZE
 from script_setups import GRID
 from serving_setups import GRAMMAR, STATE, asked_of, same
 
-from lactchain.config.settings import PlayerConfig
+from lactchain import LanguageActor, PlayerConfig, Rollouts, make_language_env
 from lactchain.data.episodes import sampled_episodes
-from lactchain.data.rollouts import Rollouts
-from lactchain.environments.language import make_language_env
 from lactchain.errors import ServerError
-from lactchain.models.actor import LanguageActor
 from lactchain_extras.serving.dialects import DIALECTS, Request
 from lactchain_extras.serving.policy import ServedActor
 from lactchain_extras.serving.servers import sync

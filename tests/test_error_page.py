@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from pages import BY_PATH, ROOT
 
-from lactchain import errors
-from lactchain.errors import LactChainError
+from lactchain import LactChainError, errors
 
 PAGE = BY_PATH["docs/errors.md"]
 FOLDERS = "lactchain", "lactchain_extras", "scripts"

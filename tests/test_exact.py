@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from lactchain import ConfigError, GridWorld, OptimalChains, language_env
 from lactchain.data.exact_values import can_enumerate
 from lactchain.environments.exact import (
     all_chains,
@@ -15,12 +16,8 @@ from lactchain.environments.exact import (
     policy_values,
     shortest_paths,
 )
-from lactchain.environments.language import language_env
-from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
-from lactchain.errors import ConfigError
 from lactchain.stages.world_facts import size_of_model
-from lactchain.worlds.gridworld import GridWorld
 
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
 CORRIDOR = {"width": 2, "height": 1, "goal": (1, 0)}  # four non-terminal states: orientations

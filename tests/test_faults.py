@@ -16,9 +16,8 @@ from fault_matrix import kills, parts, programs
 from fault_matrix.cases import cases_of, run_part
 from fault_matrix.digests import differing, digest, whole
 
+from lactchain import Run, RunConfig
 from lactchain.baselines.state_files import save_checkpoint, save_state
-from lactchain.config.settings import RunConfig
-from lactchain.runs.run import Run
 from lactchain.storage.checkpoints import prune_checkpoints
 from lactchain.storage.files import read_json_lines
 from lactchain.storage.manifests import write_manifest, write_with_manifest

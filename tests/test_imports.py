@@ -4,13 +4,10 @@ import sys
 
 import pytest
 
+from lactchain import ConfigError, EnvironmentConfig, Run, make_language_env
 from lactchain.config.parsing import typed_modules
-from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments import registry
-from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError
 from lactchain.inspection.run_view import RunView
-from lactchain.runs.run import Run
 from lactchain.stages.collect_rollouts import CollectRolloutsConfig
 from lactchain.storage.manifests import write_run_file
 

@@ -11,10 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lactchain.config.parsing import parse
-from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings
+from lactchain import ActorConfig, ConfigError, CriticConfig, DataError, LoraSettings, parse
 from lactchain.config.shipped import with_files
-from lactchain.errors import ConfigError, DataError
 from lactchain.models.loading import load_actor, load_encoder
 from lactchain.models.runtime import device
 from lactchain.storage.manifests import write_manifest

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from lactchain.config.settings import EnvironmentConfig
+from lactchain import ConfigError, EnvironmentConfig, OptimalChains, language_env, make_language_env
 from lactchain.environments.exact import optimal_values, shortest_paths
-from lactchain.environments.language import language_env, make_language_env
-from lactchain.environments.scripted import OptimalChains
-from lactchain.errors import ConfigError
 from lactchain_extras.maze import (
     ACTION_NAMES,
     LAYOUTS,

@@ -10,10 +10,9 @@ from random_models import ACTOR, SHAPES
 from script_setups import CLASSES, GRID, LORA, config_of, run_here
 from transformers import MistralConfig, MistralForCausalLM
 
-from lactchain.config.settings import ActorConfig, ServedConfig, TrainingConfig
+from lactchain import ActorConfig, ConfigError, EmbeddingCritic, TrainingConfig
+from lactchain.config.settings import ServedConfig
 from lactchain.data.exact_values import exact_policy
-from lactchain.errors import ConfigError
-from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.headed import HeadedModel
 from lactchain.models.loading import load_actor, readable
 from lactchain.models.runtime import free_memory, is_out_of_memory

@@ -13,12 +13,9 @@ from gymnasium.envs.registration import EnvSpec
 from huggingface_hub import ModelCard
 from script_setups import GRID
 
-from lactchain.config.settings import ActorConfig, EnvironmentConfig
+from lactchain import ActorConfig, EnvironmentConfig, Run, load_policy, make_language_env
 from lactchain.data.evaluations import EpisodeResult, StateValues
 from lactchain.data.intervals import error_sums, r2, resampled_interval, rmse, share_interval
-from lactchain.environments.language import make_language_env
-from lactchain.runs.run import Run
-from lactchain.saved import load_policy
 from lactchain.stages.train_bc import TrainBCConfig
 from lactchain.storage.files import read_json
 from lactchain.storage.manifests import verify_manifest, write_manifest

@@ -10,9 +10,7 @@ from engine_stand_in import Script, answer, serving
 from openenv_servers import FaultyGame, running
 from test_openenv import GRID, there
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, EnvironmentFault
+from lactchain import ConfigError, EnvironmentConfig, EnvironmentFault, make_language_env
 from lactchain_extras.ecosystems import free_text
 from lactchain_extras.ecosystems.openenv_server import Served
 

@@ -10,11 +10,8 @@ import pytest
 import torch
 from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 
-from lactchain.config.parsing import parse
-from lactchain.config.settings import ActorConfig, CriticConfig
+from lactchain import ActorConfig, ConfigError, CriticConfig, DataError, EmbeddingCritic, parse
 from lactchain.data import base_models
-from lactchain.errors import ConfigError, DataError
-from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig

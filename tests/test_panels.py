@@ -13,15 +13,11 @@ import pytest
 from conftest import OFFLINE, ROOT
 from script_setups import config_of
 
-from lactchain.config.parsing import parse
-from lactchain.config.settings import EnvironmentConfig
+from lactchain import ConfigError, DataError, EnvironmentConfig, FunctionPolicy, Rollouts, parse
 from lactchain.config.shipped import CONFIGS
 from lactchain.data.episodes import all_episodes
-from lactchain.data.rollouts import Rollouts
-from lactchain.errors import ConfigError, DataError
 from lactchain.stages import evaluate
 from lactchain.storage.files import read_json, read_sealed, seal, write_json, write_sealed
-from lactchain.types import FunctionPolicy
 from lactchain.worlds.gridworld import GridTables
 from lactchain_extras import panels, trl
 from lactchain_extras.ecosystems.openenv_server import Served, Session

@@ -3,9 +3,8 @@
 import pytest
 from run_folders import MAZE, write_maze_run
 
-from lactchain.environments.language import language_env
+from lactchain import language_env, open_run
 from lactchain.inspection.pictures import Mark, Picture, Scene
-from lactchain.inspection.run_view import open_run
 from lactchain.storage.manifests import write_run_file
 from lactchain_extras.explorer.report import render
 

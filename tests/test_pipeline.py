@@ -22,11 +22,10 @@ from script_setups import (
 )
 from training_setups import exit_codes, logs
 
+from lactchain import ConfigError, RunConfig, read_trajectories
 from lactchain.config.parsing import load as read_config
 from lactchain.config.parsing import to_dict
-from lactchain.config.settings import RunConfig
-from lactchain.data.trajectories import read_trajectories
-from lactchain.errors import CollapseError, ConfigError
+from lactchain.errors import CollapseError
 from lactchain.runs.run import read_metrics
 from lactchain.stages import round_results, run_pipeline
 from lactchain.stages.pipeline_config import SelectionConfig

@@ -7,11 +7,10 @@ from test_tiny_models import ACTIONS, TOKENIZER
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from lactchain import Action, ChainGrammar, DataError
 from lactchain.config.strategies import STRATEGIES, resolve_strategy
-from lactchain.errors import DataError
 from lactchain.models import prompting
 from lactchain.models.prompting import PromptTemplate, encode_completions
-from lactchain.types import Action, ChainGrammar
 
 OWN = 'Go to the goal. Answer like {"moves": ["turn left"]}. At most {max_chain_length}.'
 TEMPLATES = {s: PromptTemplate(TOKENIZER, s, ChainGrammar(ACTIONS)) for s in (*STRATEGIES, OWN)}

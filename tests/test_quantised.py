@@ -8,12 +8,11 @@ import torch
 from safetensors.torch import load_file
 from script_setups import GRID, LORA, TRAINING, config_of, run_here
 
-from lactchain.config.settings import ActorConfig
+from lactchain import ActorConfig, EmbeddingCritic
 from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import is_quantised
-from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain_extras.memory import on_meta, weight_bytes
 

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from script_setups import BEHAVIOR, config_of, run_here
 
+from lactchain import Action, ConfigError, language_env
 from lactchain.data.samples import BATCH, NUM_STATES, retrieval_figures
-from lactchain.environments.language import language_env
-from lactchain.errors import ConfigError
 from lactchain.runs.run import read_metrics
 from lactchain.stages.train_bc import require_reading
 from lactchain.trainers.behavior_cloning import NUM_LOOKS
-from lactchain.types import Action
 
 ENV = language_env()
 CHAINS = list(ENV.grammar.completions())

@@ -12,18 +12,10 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 import lactchain.worlds  # noqa: F401  registers
-from lactchain.baselines.member_envs import (
-    ResumableLoop,
-    make_numeric_env,
-    make_vector_env,
-    spaces_of,
-)
+from lactchain import ConfigError, RunConfig, language_env, make_vector_env, train_agent
+from lactchain.baselines.member_envs import ResumableLoop, make_numeric_env, spaces_of
 from lactchain.baselines.settings import LoopConfig, TrainPPOConfig, WorldConfig
-from lactchain.config.settings import RunConfig
-from lactchain.environments.language import language_env
 from lactchain.environments.registry import name_modules
-from lactchain.errors import ConfigError
-from lactchain.stages.train_agent import train_agent
 
 IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("lactchain/"))
 # Stable-Baselines3 knows no text observations.

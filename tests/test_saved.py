@@ -9,9 +9,7 @@ import pytest
 from script_setups import LORA, config_of, run_here
 
 import lactchain
-from lactchain.environments.language import make_language_env
-from lactchain.errors import DataError
-from lactchain.models.actor import LanguageActor
+from lactchain import DataError, LanguageActor, make_language_env
 
 STATES = ["0 0 up 1 1", "1 0 left 0 1"]
 SEEDS = [3, 4]

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
+from lactchain import Mixture, OptimalChains, Policy, RandomChains, language_env
 from lactchain.environments.exact import shortest_paths
-from lactchain.environments.language import language_env
-from lactchain.environments.scripted import Mixture, OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
-from lactchain.types import Policy
 
 SHORT = "{x} {y} {orientation} {goal_x} {goal_y}"
 

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lactchain import EnvironmentConfig, RunConfig
+from lactchain import EnvironmentConfig, RunConfig, make_language_env
 from lactchain.baselines.evaluation import FINAL_SEED, evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.settings import PPOConfig, WorldConfig
 from lactchain.baselines.training import EVAL_SEED, random_transitions
 from lactchain.data.episodes import sampled_episodes
-from lactchain.environments.language import make_language_env
 from lactchain.functional.random_streams import derive_seed, env_seeds
 from lactchain.search.agents import AgentSpecies
 from lactchain.search.settings import EvolutionConfig

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from script_setups import config_of, run_here
 
-from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
+from lactchain import EnvironmentConfig, HeldBackConfig, Rollouts, language_env
 from lactchain.data.episodes import sampled_starts
 from lactchain.data.evaluations import EpisodeResult, read_episodes, write_episodes
 from lactchain.data.intervals import paired_interval, share_interval
-from lactchain.data.rollouts import Rollouts
-from lactchain.environments.language import language_env
 from lactchain.stages.evaluate import EvaluationConfig, enough_per_start
 from lactchain.stages.round_results import is_worse, score
 

@@ -12,10 +12,9 @@ from script_setups import LORA, config_of, run_here
 from test_all_weights import nudge
 from test_loading import IDS
 
-from lactchain.config.settings import ActorConfig, CriticConfig
+from lactchain import ActorConfig, CriticConfig, EmbeddingCritic
 from lactchain.models import loading, runtime
 from lactchain.models.adapters import merged, save_adapter
-from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.weights import check_weights
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
+from lactchain import ConfigError, language_env
 from lactchain.environments.exact import shortest_paths
-from lactchain.environments.language import language_env
-from lactchain.errors import ConfigError
 from lactchain_extras.sokoban import Sokoban, SokobanTables, distances_to_solved
 
 AHEAD = ((-1, 0), (0, 1), (1, 0), (0, -1))

@@ -20,12 +20,9 @@ from safetensors.torch import load_file, save_file
 from test_foreign_transitions import dumped, h5
 from transformers import AutoModelForCausalLM
 
-from lactchain import command
-from lactchain.config.settings import ActorConfig
+from lactchain import ActorConfig, ConfigError, DataError, DiskError, command, open_run
 from lactchain.config.yaml_texts import load
 from lactchain.data.sources import open_pairs, open_trajectories
-from lactchain.errors import ConfigError, DataError, DiskError
-from lactchain.inspection.run_view import open_run
 from lactchain.models.adapters import load_adapter, merged
 from lactchain.models.loading import load_actor
 from lactchain.runs.run import read_metrics

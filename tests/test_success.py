@@ -3,6 +3,7 @@
 import pytest
 from test_handed_over import corridor
 
+from lactchain import Action, ConfigError, DataError, Trajectory
 from lactchain.data import alarms
 from lactchain.data.evaluations import (
     EpisodeResult,
@@ -11,9 +12,7 @@ from lactchain.data.evaluations import (
     success_figures,
 )
 from lactchain.environments.views import every_ending
-from lactchain.errors import ConfigError, DataError
 from lactchain.stages.train_bc import chosen_episodes
-from lactchain.types import Action, Trajectory
 
 
 def played(env, completion='["right", "right", "right", "right"]'):

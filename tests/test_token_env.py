@@ -11,8 +11,7 @@ from gymnasium.utils.env_checker import check_env
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
-from lactchain.config.settings import ActorConfig
-from lactchain.errors import ConfigError, EnvironmentFault
+from lactchain import ActorConfig, ConfigError, EnvironmentFault
 from lactchain_extras.next_token import CausalNextToken
 from lactchain_extras.token_env import LetterModel, TokenEnv
 

@@ -12,8 +12,7 @@ from test_sources import EPISODES, write
 from test_training_rows import CUT, ENDED, TEMPLATE, TOKENIZER, episode
 
 import lactchain
-from lactchain.config.settings import ActorConfig, RunConfig
-from lactchain.errors import NonFiniteError
+from lactchain import ActorConfig, NonFiniteError, RunConfig
 from lactchain_extras.stages.train_mc import TrainMCConfig
 from lactchain_extras.token_values.losses import ilql_losses, monte_carlo_losses
 from lactchain_extras.token_values.model import ValueHead

@@ -15,13 +15,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch.utils.data import DataLoader
 from training_setups import MAKERS, TRAINING, changed, make_critic, make_simpo, open_run
 
-from lactchain.errors import ConfigError, Interrupted
+from lactchain import ConfigError, Interrupted, SimPOTrainer
 from lactchain.models.runtime import device
 from lactchain.runs.run import read_metrics
 from lactchain.trainers import base, guards
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.guards import share_out
-from lactchain.trainers.simpo import SimPOTrainer
 
 
 def test_arguments_suit_the_machine_and_keep_what_people_set(tmp_path):

@@ -7,14 +7,12 @@ import pytest
 import torch
 from training_setups import STATES, chain_of, make_cloning, open_run
 
-from lactchain.config.settings import ActorConfig
-from lactchain.errors import DataError
+from lactchain import Action, ActorConfig, DataError, PreferencePair, Trajectory
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.trainers.behavior_cloning import cloning_rows
 from lactchain.trainers.simpo import drop_reason, preference_rows
-from lactchain.types import Action, PreferencePair, Trajectory
 from lactchain_extras.token_values.token_view import token_view
 
 

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lactchain import Action, DataError, Trajectory, read_trajectories, write_trajectories
 from lactchain.data import parquet
-from lactchain.data.trajectories import read_trajectories, write_trajectories
-from lactchain.errors import DataError
 from lactchain.storage.manifests import write_run_file
-from lactchain.types import Action, Trajectory
 
 
 def episode(

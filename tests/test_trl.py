@@ -10,10 +10,7 @@ from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 from trl_setups import GRID, cloned_mistral, cloned_qwen, standing_in
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import OptimalChains
-from lactchain.errors import ConfigError
+from lactchain import ConfigError, EnvironmentConfig, OptimalChains, make_language_env
 from lactchain.models.prompting import PromptTemplate
 from lactchain_extras.trl import OVER, environment, episode_return, rollout, tasks
 

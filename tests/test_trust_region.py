@@ -7,14 +7,10 @@ import pytest
 import torch
 from script_setups import config_of, run_here
 
-from lactchain.data.preferences import read_pairs, write_pairs
-from lactchain.environments.language import make_language_env
-from lactchain.errors import DataError
+from lactchain import Action, DataError, make_language_env, open_run, read_pairs, write_pairs
 from lactchain.functional.losses import kl_from_sampler, kl_to_sampler
-from lactchain.inspection.run_view import open_run
 from lactchain.models.actor import load_player
 from lactchain.runs.run import read_metrics
-from lactchain.types import Action
 
 LIMIT = 0.05
 

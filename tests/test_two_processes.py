@@ -7,8 +7,7 @@ import pytest
 from pair_setups import actor_norm, interrupt, losses, run_on_two
 from training_setups import SHAPE, STATES, final_state
 
-from lactchain.errors import ConfigError
-from lactchain.models.critic import EmbeddingCritic
+from lactchain import ConfigError, EmbeddingCritic
 
 FIRST, OTHERS = ("critic", "simpo"), ("cloning",)
 OFFLINE = ("ilql", "mc")  # not under FSDP2

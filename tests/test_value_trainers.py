@@ -7,14 +7,13 @@ import pytest
 import torch
 from training_setups import ILQL, MAKERS, MC, open_run, value_data, value_episodes
 
-from lactchain.config.settings import GuidedActorConfig, TrainingConfig
+from lactchain import Action, ChainGrammar, GuidedActorConfig, TrainingConfig, Trajectory
 from lactchain.config.weights import TinyModelConfig
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.runs.process import seed_everything
 from lactchain.trainers.base import save_result, train, training_arguments
-from lactchain.types import Action, ChainGrammar, Trajectory
 from lactchain_extras.token_values.guidance import CompletionRanking, TrainedValues
 from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.token_values.settings import ILQLConfig

@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.environments.language import language_env, make_language_env
-from lactchain.errors import ConfigError, DataError
+from lactchain import ConfigError, DataError, EnvironmentConfig, language_env, make_language_env
 from lactchain_extras.wordle.env import CLUES_TEMPLATE, Wordle, clues
 from lactchain_extras.wordle.words import board_text, pattern_marks, read_board, word_tables
 

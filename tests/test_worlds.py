@@ -9,11 +9,9 @@ import key_corridor  # noqa: F401  registers
 import pytest
 from script_setups import config_of, run_here
 
-from lactchain.config.settings import EnvironmentConfig
+from lactchain import EnvironmentConfig, open_run, read_trajectories
 from lactchain.data.evaluations import read_episodes, read_values
-from lactchain.data.trajectories import read_trajectories
 from lactchain.inspection.pictures import Mark
-from lactchain.inspection.run_view import open_run
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.stages.make_offline_data import RecordingConfig
 

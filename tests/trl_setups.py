@@ -11,10 +11,8 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 from transformers import MistralForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from lactchain.config.settings import EnvironmentConfig
+from lactchain import EnvironmentConfig, OptimalChains, RandomChains, make_language_env
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain_extras.trl import OVER, environment
