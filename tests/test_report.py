@@ -346,32 +346,34 @@ def test_success_by_hand(tmp_path):
     assert "between 30.1 and 95.4\u00a0% (95\u00a0%)" in summary.sentences[-1]
 
 
-@pytest.mark.parametrize(
-    ("actor", "sentence"),
-    [
-        ({"temperature": 0.0}, "The one start state was played once, greedily."),
-        ({"temperature": 0.25}, "1 episode from 1 start state, sampled at temperature 0.25: that"),
-        ({"decoding": "scored", "values": "x"}, "The one .*, by the completion of the highest "),
-        ({}, "The one start state was played once."),
-    ],
+ONE = [EpisodeResult({}, True, num_chains=1, num_actions=2, shortest=2)]
+TWO, THREE = (
+    [EpisodeResult({"a": a}, a > 0, num_chains=1, num_actions=2) for a in range(n)] for n in (2, 3)
 )
-def test_the_first_screen_says_how_the_last_evaluation_was_played(tmp_path, actor, sentence):
+PLAYED = [
+    ({"actor": {"temperature": 0.0}}, ONE, r"The one start state was played once, greedily\."),
+    ({"actor": {"temperature": 0.25}}, ONE,
+     "1 episode from 1 start state, sampled at temperature 0.25: that"),
+    ({"actor": {"decoding": "scored", "values": "x"}}, ONE,
+     "The one .*, by the completion of the highest "),
+    ({"actor": {}}, ONE, r"The one start state was played once\."),
+    # What repeats itself does not make a rate surer, and a sample of start states is not all.
+    ({"actor": {"temperature": 0.0}}, THREE * 5,
+     r"Each of the 3 start states was played more than once, greedily, and went alike each "),
+    ({"evaluation": {"num_starts": None}}, TWO, "Each of the 2 start states((?!95).)*$"),
+    ({"evaluation": {"num_starts": 2}}, TWO, "2 episodes from 2 start states.*95"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "results", "sentence"), PLAYED)
+def test_the_first_screen_says_how_the_last_evaluation_was_played(
+    tmp_path, config, results, sentence
+):
     """A pipeline's own actor is that of its training: what counts is that of the evaluation."""
-    results = [EpisodeResult({}, True, num_chains=1, num_actions=2, shortest=2)]
-    write_run(tmp_path / "run", {"actor": {"temperature": 0.7}}, 1)
-    write_run(tmp_path / "run/round_1/evaluation", {"actor": actor}, 1)
-    write_run(tmp_path / "alone", {"actor": actor}, 1)
+    write_run(tmp_path / "run", config | {"actor": {"temperature": 0.7}}, 1)
+    write_run(tmp_path / "run/round_1/evaluation", config, 1)
+    write_run(tmp_path / "alone", config, 1)
     for folder in ("run/round_1/evaluation", "alone"):
         write_episodes(tmp_path / folder / "episodes.json", results)
     for name in ("run", "alone"):
         assert re.match(sentence, summarise(open_run(tmp_path / name)).sentences[-1])
-
-
-def test_episodes_that_repeat_each_other_do_not_make_a_rate_surer(tmp_path):
-    results = [EpisodeResult({"a": a}, a > 0, num_chains=1, num_actions=2) for a in (0, 1, 2)]
-    write_run(tmp_path / "run", {"actor": {"temperature": 0.0}}, 1)
-    write_episodes(tmp_path / "run" / "episodes.json", results * 5)
-    (*_, said) = summarise(open_run(tmp_path / "run")).sentences
-    assert said == (
-        "Each of the 3 start states was played more than once, greedily, and went alike each time."
-    )

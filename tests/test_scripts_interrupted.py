@@ -1,11 +1,8 @@
 """A script that is stopped, killed, or run on two processes ends as if nothing had been."""
 
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -22,7 +19,6 @@ from script_setups import (
 )
 from training_setups import exit_codes, logs
 
-from lactchain.config.parsing import dump
 from lactchain.runs.run import Run, read_metrics
 
 TRAINERS = ["train_critic", "train_simpo"]
@@ -98,21 +94,3 @@ def test_two_processes_play_as_one_does_and_one_of_them_speaks(script, finished,
     assert "│" in (tmp_path / "run-0.log").read_text()
     steps = [record["step"] for record in read_metrics(run_dir)]
     assert steps == sorted(steps)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", TRAINERS)
-def test_accelerate_launches_two_processes_of_a_script(script, finished, weights, tmp_path, root):
-    config = config_of(script, weights, tmp_path / "run")
-    (tmp_path / "run.yaml").write_text(dump(config))
-    settings = root / "configs/accelerate/cpu_2_processes.yaml"
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", settings]
-    command = [*launch, root / f"scripts/{script}.py", "--config", tmp_path / "run.yaml"]
-    environment = os.environ | {"PYTHONPATH": f"{root}:{os.environ['PYTHONPATH']}"}
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("num_") >= 1 and "[rank 1]" not in ended.stderr
-    data = RESULTS[script][0]
-    assert contents(tmp_path / "run", script)[data] == contents(finished(script), script)[data]
-    made = json.loads((tmp_path / "run/environment.json").read_text())
-    assert made["world_size"] == 2
