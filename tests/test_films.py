@@ -6,6 +6,7 @@ import gymnasium as gym
 import key_corridor  # noqa: F401  registers
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from PIL import Image, ImageColor
 
 import lactchain.worlds  # noqa: F401  registers
@@ -13,7 +14,7 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.episodes import Episode
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains
-from lactchain.environments.views import TextView
+from lactchain.worlds.gridworld import GridWorld
 from lactchain_extras.canvas import AGENT, CELL, FILLS, FLAG, PAPER, WALL
 from lactchain_extras.films import Frame, film, write_gif
 from lactchain_extras.wordle.env import KINDS
@@ -133,33 +134,16 @@ def test_captions_hold_anything_that_a_model_says(tmp_path):
         assert picture.width == 180
 
 
-class Lamp(gym.Env):
-    """A lamp that two actions switch; it says of no state that it could be put into it."""
+def test_a_world_whose_states_are_replayed_is_filmed_from_one_of_them(monkeypatch):
+    def bare(render_mode="rgb_array"):
+        world = GridWorld(**GRID.kwargs, render_mode=render_mode)
+        unlisted = dict.fromkeys(("get_state", "set_state", "states", "starts", "model"))
+        return LanguageEnv(world, replace(world.text_view(), **unlisted))
 
-    metadata = {"render_modes": ["rgb_array"]}
-    action_space, observation_space = gym.spaces.Discrete(2), gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.lit = 0
-        return self.lit, {}
-
-    def step(self, action):
-        self.lit = int(action)
-        return self.lit, 0.0, False, False, {}
-
-    def render(self):
-        return np.full((4, 4, 3), 255 * self.lit, np.uint8)
-
-
-def test_a_world_whose_states_are_replayed_is_filmed_from_one_of_them():
-    view = TextView(("off", "on"), "{lit}", lambda env, observation, info: {"lit": observation})
-    gym.register("films/Lamp-v0", lambda: LanguageEnv(Lamp(), view))
-    try:
-        config = EnvironmentConfig("films/Lamp-v0", max_chain_length=2)
-        grammar = make_language_env(config).grammar
-        state = {"seed": 1, "played": [1]}
-        frames = film(config, Episode(1, state), [grammar.render([0, 1])])
-    finally:
-        del gym.registry["films/Lamp-v0"]
-    assert [int(frame.pixels.mean()) for frame in frames] == [255, 0, 255]
+    monkeypatch.setitem(gym.registry, "films/Bare-v0", EnvSpec("films/Bare-v0", bare))
+    left, rest = '["turn left"]', '["move forward", "turn left"]'
+    config = EnvironmentConfig("films/Bare-v0", max_chain_length=2)
+    frames = film(config, Episode(1, {"seed": 1, "played": [1]}), [rest])
+    whole = film(GRID, Episode(1), [left, rest])[1:]
+    assert len(frames) == len(whole) == 3
+    assert all(np.array_equal(a.pixels, b.pixels) for a, b in zip(frames, whole, strict=True))
