@@ -8,10 +8,10 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from huggingface_hub import ModelCard
 from script_setups import GRID
+from test_text_worlds import Guess
 
 from lactchain import ActorConfig, EnvironmentConfig, Run, load_policy, make_language_env
 from lactchain.data.evaluations import EpisodeResult, StateValues
@@ -146,19 +146,6 @@ def test_the_licence_is_that_of_the_models_own_card_and_is_handed_on(tmp_path, m
         assert Base.of(tmp_path / name).licence == {}
 
 
-class Riddle(gym.Env):
-    """Speaks text, and takes any: there is no list of legal actions."""
-
-    observation_space = action_space = spaces.Text(40)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return "riddle", {}
-
-    def step(self, action):
-        return "over", float(action == "man"), True, False, {}
-
-
 def written(folder: Path, config: TrainBCConfig) -> str:
     """The card of an actor that a run has only begun with."""
     with Run.open(folder, config) as run:
@@ -168,10 +155,10 @@ def written(folder: Path, config: TrainBCConfig) -> str:
 
 
 def test_the_card_of_a_world_that_takes_any_text_lists_no_actions(actor, tmp_path, monkeypatch):
-    monkeypatch.setitem(gym.registry, "Riddle-v0", EnvSpec("Riddle-v0", Riddle))
+    monkeypatch.setitem(gym.registry, "Riddle-v0", EnvSpec("Riddle-v0", Guess))
     world = EnvironmentConfig("Riddle-v0", extractor="utterance")
     text = written(tmp_path, TrainBCConfig(environment=world, actor=actor))
-    assert "| reads | texts such as `riddle` |" in text
+    assert "| reads | texts such as `One or two, mon ami ?` |" in text
     assert "| actions | any text; 1 at most in a list |" in text
 
 

@@ -16,6 +16,7 @@ from lactchain import ConfigError, RunConfig, language_env, make_vector_env, tra
 from lactchain.baselines.member_envs import ResumableLoop, make_numeric_env, spaces_of
 from lactchain.baselines.settings import LoopConfig, TrainPPOConfig, WorldConfig
 from lactchain.environments.registry import name_modules
+from lactchain.worlds.gridworld import GridWorld
 
 IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("lactchain/"))
 # Stable-Baselines3 knows no text observations.
@@ -64,27 +65,13 @@ def test_a_numeric_world_is_one_batch_where_there_is_one():
     assert type(make_vector_env("FrozenLake-v1", 2)) is ResumableLoop
 
 
-class Moody(gym.Env):
-    """Observes the mode that it was made with."""
-
-    observation_space, action_space = spaces.Discrete(10), spaces.Discrete(2)
-
-    def __init__(self, mode=0):
-        self.mode = mode
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.mode, {}
-
-    def step(self, action):
-        return self.mode, 0.0, True, False, {}
-
-
 def test_an_environment_may_have_an_argument_named_mode(monkeypatch):
-    monkeypatch.setitem(gym.registry, "Moody-v0", EnvSpec("Moody-v0", Moody))
+    spec = EnvSpec("Moody-v0", lambda mode=2: GridWorld(size=mode))
+    monkeypatch.setitem(gym.registry, "Moody-v0", spec)
+    expected = GridWorld(size=7).observation_space
     for envs in (make_vector_env("Moody-v0", 2, mode=7), make_numeric_env("Moody-v0", 2, mode=7)):
-        assert envs.reset(seed=0)[0].tolist() == [7, 7]
-    assert spaces_of(WorldConfig("Moody-v0", {"mode": 7}))[0] == spaces.Discrete(10)
+        assert envs.single_observation_space == expected != GridWorld(size=2).observation_space
+    assert spaces_of(WorldConfig("Moody-v0", {"mode": 7}))[0] == expected
 
 
 def test_observations_of_the_batch_are_not_reused():
