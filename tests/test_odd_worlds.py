@@ -1,10 +1,12 @@
 """What a world of a user says of itself is of its type, and one that cannot be is a line."""
 
 import itertools
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from key_corridor import LEFT, OUT, RIGHT, STATES, TAKE, KeyCorridor, model
 
 from lactchain import EnvironmentConfig, LanguageEnv, TextView
 from lactchain.baselines import evaluation
@@ -12,57 +14,30 @@ from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments import faults
-from lactchain.environments.exact import TabularModel
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, EnvironmentFault
 
-CELLS = 3
 
-
-class Corridor(gym.Env):
-    """Three cells; behind the last one it is over, unless it is to be endless."""
-
-    observation_space, action_space = gym.spaces.Discrete(CELLS + 1), gym.spaces.Discrete(2)
+class Corridor(KeyCorridor):
+    """It cannot be made if there is an error, and has no end if it is to be endless."""
 
     def __init__(self, error=None, endless=False):
         self.endless = endless
         if error is not None:
             raise error
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.cell = (options or {}).get("state", {"cell": 0})["cell"]
-        return self.cell, {}
-
     def step(self, action):
-        self.cell = max(0, self.cell + 2 * int(action) - 1) % (CELLS + 1)
-        over = self.cell == CELLS and not self.endless
-        return self.cell, 1.0, over, False, {}
+        if self.endless:
+            return super().reset()[0], 1.0, False, False, {}
+        return super().step(action)
 
 
 def states(env):
-    return [{"cell": cell} for cell in range(CELLS)]
-
-
-def ahead(env, **changes):
-    to = np.array([[[max(0, c - 1)], [c + 1]] for c in range(CELLS)] + [[[CELLS]] * 2])
-    over = np.arange(CELLS + 1) == CELLS
-    arrays = {"next_state": to, "probability": np.ones(to.shape), "reward": np.zeros(to.shape)}
-    names = tuple(states(env)) + ({"cell": CELLS},)
-    return TabularModel(**(arrays | {"terminal": over, "goal": over, "states": names} | changes))
+    return list(STATES)
 
 
 def corridor(**changes):
-    view = {
-        "action_names": ("left", "right"),
-        "template": "{cell}",
-        "describe": lambda env, *_: {"cell": env.unwrapped.cell},
-        "get_state": lambda env: {"cell": env.unwrapped.cell},
-        "set_state": lambda env, state: env.reset(options={"state": state}),
-        "states": states,
-        "model": ahead,
-    }
-    return LanguageEnv(Corridor(), TextView(**(view | changes)))
+    return LanguageEnv(Corridor(), replace(KeyCorridor().text_view(), **changes))
 
 
 def failing(*_):
@@ -80,7 +55,7 @@ NO_STATES = "lists at least one state, a dict, and each once; got"
         (lambda env: [], NO_STATES),
         (lambda env: None, NO_STATES),
         (lambda env: iter(states(env)), NO_STATES),
-        (lambda env: [*states(env), {"cell": 0}], NO_STATES),
+        (lambda env: [*states(env), STATES[0]], NO_STATES),
         (lambda env: [0, 1], NO_STATES),
     ],
 )
@@ -97,9 +72,9 @@ def test_states_that_are_listed_are_some_states(name, call, told):
         ("get_state", 1, "get_state gives a dict, the parts of a state; got 1"),
         ("get_state", "1", "get_state gives a dict"),
         ("get_state", [1], "get_state gives a dict"),
-        ("get_state", {"cell": 0, "x": float("nan")}, "what JSON can hold"),
-        ("get_state", {"cell": 0, "x": 10**5000}, "what JSON can hold"),
-        ("get_state", {"cell": 0, "x": max}, "what JSON can hold"),
+        ("get_state", STATES[0] | {"x": float("nan")}, "what JSON can hold"),
+        ("get_state", STATES[0] | {"x": 10**5000}, "what JSON can hold"),
+        ("get_state", STATES[0] | {"x": max}, "what JSON can hold"),
         ("describe", None, "describe gives a dict, the fields of its template; got None"),
         ("describe", ["cell"], "describe gives a dict"),
         ("position", None, "position is a list of numbers"),
@@ -114,8 +89,8 @@ def test_states_that_are_listed_are_some_states(name, call, told):
 def test_what_a_view_tells_is_of_its_type(name, value, told):
     env = corridor(**{name: lambda *_: value})
     with pytest.raises(EnvironmentFault, match=told):
-        env.reset(options={"state": {"cell": 0}})
-        env.step('["right", "right", "right"]')
+        env.reset(options={"state": {"cell": 3, "key": 1}})
+        env.step('["right"]')
 
 
 @pytest.mark.parametrize(
@@ -140,7 +115,8 @@ def test_what_stands_in_a_view_is_of_its_type(name, value, told):
 def test_a_template_holds_names_of_fields_and_no_more(field):
     with pytest.raises(ConfigError, match=r"environment\.template: expected the name of a field"):
         corridor(template=f"{{{field}}}")
-    assert corridor(template="{cell:>9}").reset(seed=0)[0].endswith("0")
+    shown, _ = corridor(template="{cell:>9}").reset(options={"state": STATES[3]})
+    assert shown == "        3"
     grid = EnvironmentConfig("lactchain/GridWorld-v0", template="{x:02d}{y}")
     assert make_language_env(grid).reset(seed=0)[0]
 
@@ -150,8 +126,8 @@ def test_a_template_holds_names_of_fields_and_no_more(field):
     [
         failing,
         lambda *_: None,
-        lambda *_: [(0.2, 0.0, {"cell": 1})],
-        lambda *_: [(-1.0, 0.0, {"cell": 1}), (2.0, 0.0, {"cell": 1})],
+        lambda *_: [(0.2, 0.0, STATES[1])],
+        lambda *_: [(-1.0, 0.0, STATES[1]), (2.0, 0.0, STATES[1])],
         lambda *_: [(1.0, float("nan"), None)],
         lambda *_: [(1.0, 0.0)],
     ],
@@ -163,31 +139,34 @@ def test_outcomes_are_shares_of_one(outcomes):
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("given", "told"),
     [
         (failing, "raised KeyError"),
         (lambda env: {"a": 1}, "expected a TabularModel, got"),
-        (lambda env: ahead(env, probability=np.full((4, 2, 1), 0.5)), "shares that sum to 1"),
-        (lambda env: ahead(env, reward=np.full((4, 2, 1), np.nan)), "reward: finite numbers"),
-        (lambda env: ahead(env, reward=np.zeros(4)), "arrays"),
-        (lambda env: ahead(env, next_state=ahead(env).next_state + 1), "numbers of the 4 states"),
-        (lambda env: ahead(env, states=ahead(env).states[::-1]), "in the same order"),
+        (lambda env: replace(model(), probability=np.full((9, 3, 1), 0.5)), "shares that sum to 1"),
+        (lambda env: replace(model(), reward=np.full((9, 3, 1), np.nan)), "reward: finite numbers"),
+        (lambda env: replace(model(), reward=np.zeros(9)), "arrays"),
+        (
+            lambda env: replace(model(), next_state=model().next_state + 1),
+            "numbers of the 9 states",
+        ),
+        (lambda env: replace(model(), states=model().states[::-1]), "in the same order"),
     ],
 )
-def test_a_model_is_one_of_the_states_that_are_listed(model, told):
-    env = corridor(model=model)
+def test_a_model_is_one_of_the_states_that_are_listed(given, told):
+    env = corridor(model=given)
     with pytest.raises(EnvironmentFault, match=told):
         env.view.model(env.env)
-    assert corridor().view.model(env.env) == ahead(env)
-    env = corridor(starts=lambda env: [{"cell": 0}, {"cell": CELLS}])
+    assert corridor().view.model(env.env) == model()
+    env = corridor(starts=lambda env: [STATES[0], OUT])
     with pytest.raises(EnvironmentFault, match="the view's `starts` among its states"):
         env.view.model(env.env)
 
 
 def test_a_state_is_told_alike_until_the_next_step():
     asked = itertools.count()
-    env = corridor(get_state=lambda env: {"cell": env.unwrapped.cell, "asked": next(asked)})
-    for options in ({}, {"state": {"cell": 1}}):
+    env = corridor(get_state=lambda env: env.unwrapped.state | {"asked": next(asked)})
+    for options in ({}, {"state": STATES[1]}):
         with pytest.raises(EnvironmentFault, match="tells the same until the next step"):
             env.reset(options=options)
 
@@ -218,8 +197,9 @@ def test_an_evaluation_of_a_world_without_an_end_ends(monkeypatch):
         gym.registry, "odd/C-v0", gym.envs.registration.EnvSpec("odd/C-v0", Corridor)
     )
     monkeypatch.setattr(evaluation, "MOST_STEPS", 50)
-    act = lambda seen: np.ones(seen.shape[:2], int)  # noqa: E731
-    assert evaluate_members(act, "odd/C-v0", 1, 1).lengths == [[CELLS]]
+    # To the key, which is taken in the first cell, and then out.
+    act = lambda seen: np.where(seen[..., 1], RIGHT, np.where(seen[..., 0], LEFT, TAKE))  # noqa: E731
+    assert 5 <= evaluate_members(act, "odd/C-v0", 1, 1).lengths[0][0] <= 8
     with pytest.raises(EnvironmentFault, match="has not ended after 50 steps; .*max_episode_steps"):
         evaluate_members(act, "odd/C-v0", 1, 1, endless=True)
 
