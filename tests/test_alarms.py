@@ -1,11 +1,11 @@
 """Alarms: the figures of a stuck policy, what sets alarms off, and which courses end a run."""
 
 import pytest
+from trajectories import trajectory
 
 from lactchain.data.alarms import RULES, best_round, collapse, fired, loss, warn
 from lactchain.data.evaluations import endless_rate, movement_metrics
 from lactchain.errors import CollapseError
-from lactchain.types import Action, Trajectory
 
 
 def check_collapse(evaluations) -> None:
@@ -163,10 +163,7 @@ def walk(places, completions, bumps=None, state=True):
     ):
         info["bumped"] = [] if completion == "?" else [bump]
     texts = tuple(f"at {place}" for place in places)
-    return Trajectory(
-        "test/Walk-v0", 0, texts, tuple(map(Action, completions)), (-1.0,) * len(completions),
-        tuple(infos), False, True,
-    )  # fmt: skip
+    return trajectory(texts, completions, infos=infos, terminated=False)
 
 
 def test_a_straight_walk_is_not_stuck():

@@ -15,8 +15,9 @@ import peer_report
 import pytest
 import random_models
 import rehearsal
+from trajectories import trajectory
 
-from lactchain import Action, EnvironmentConfig, Trajectory, make_language_env
+from lactchain import EnvironmentConfig, make_language_env
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
@@ -58,17 +59,9 @@ def test_a_difference_counts_where_the_interval_of_paired_seeds_excludes_equalit
 
 def walk(*cells):
     """An episode through cells (row, column) of the default maze."""
-    num_moves = len(cells) - 1
-    return Trajectory(
-        env_id="lactchain/Maze-v0",
-        seed=0,
-        observations=("",) * len(cells),
-        actions=(Action("move down\n"),) * num_moves,
-        rewards=(-1.0,) * num_moves,
-        infos=tuple({"state": {"row": row, "column": column}} for row, column in cells),
-        terminated=False,
-        truncated=True,
-    )
+    infos = [{"state": {"row": row, "column": column}} for row, column in cells]
+    said, of_maze = ["move down\n"] * (len(cells) - 1), {"env_id": "lactchain/Maze-v0"}
+    return trajectory([""] * len(cells), said, infos=infos, terminated=False, **of_maze)
 
 
 def test_move_accuracy_counts_moves_that_shorten_the_way_cell_by_cell():

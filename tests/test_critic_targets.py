@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from training_setups import STATES, chain_of, changed, episodes, make_critic, open_run
+from trajectories import trajectory
 
-from lactchain import Action, ConfigError, CriticConfig, DataError, EmbeddingCritic, Trajectory
+from lactchain import ConfigError, CriticConfig, DataError, EmbeddingCritic
 from lactchain.data.evaluations import StateValues
 from lactchain.data.intervals import explained_share
 from lactchain.models.critic import check_critic, resolve_pooling
@@ -23,19 +24,11 @@ def critic(tiny):
     return EmbeddingCritic.from_config(CriticConfig(str(tiny / "encoder"), gamma=0.5))
 
 
-def trajectory(rewards, *, terminated, states=STATES):
+def played(rewards, *, terminated, states=STATES):
     """One chain of one action per reward."""
-    steps = len(rewards)
-    return Trajectory(
-        env_id="test/Env-v0",
-        seed=0,
-        observations=tuple(states[: steps + 1]),
-        actions=tuple(Action(chain_of(1 + t)) for t in range(steps)),
-        rewards=tuple(rewards),
-        infos=({}, *({"rewards": [r], "executed": ["turn left"]} for r in rewards)),
-        terminated=terminated,
-        truncated=not terminated,
-    )
+    chains = [chain_of(1 + t) for t in range(len(rewards))]
+    infos = [{}, *({"rewards": [r], "executed": ["turn left"]} for r in rewards)]
+    return trajectory(states[: len(rewards) + 1], chains, rewards, infos, terminated=terminated)
 
 
 @pytest.mark.parametrize("terminated", [True, False])
@@ -60,12 +53,12 @@ def test_monte_carlo_targets_are_the_returns_of_trajectories(critic, terminated)
 
 
 def test_of_what_follows_a_share_is_as_it_came_and_the_rest_the_value_of_the_next_state(critic):
-    table = EpisodeTable([trajectory([1.0, 2.0, 4.0], terminated=True)], critic)
+    table = EpisodeTable([played([1.0, 2.0, 4.0], terminated=True)], critic)
     values = torch.tensor([10.0, 20.0, 30.0, 40.0])[: len(table.inputs)]
     # 4; 2 + .5 (.25 · 4 + .75 · 30) = 13.75; 1 + .5 (.25 · 13.75 + .75 · 20) = 10.21875
     assert table.targets(values, trace=0.25).tolist() == [10.21875, 13.75, 4.0]
     assert table.targets(values, trace=0.0).tolist() == [11.0, 17.0, 4.0]
-    cut = EpisodeTable([trajectory([1.0, 2.0], terminated=False)], critic)
+    cut = EpisodeTable([played([1.0, 2.0], terminated=False)], critic)
     # 2 + .5 · 30 = 17; 1 + .5 (.25 · 17 + .75 · 20)
     assert cut.targets(values, trace=0.25).tolist() == [10.625, 17.0]
 
@@ -74,33 +67,33 @@ def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(tiny
     critic = EmbeddingCritic.from_config(
         CriticConfig(str(tiny / "encoder"), gamma=0.5, mode="action_value")
     )
-    cut = [trajectory([1.0, 2.0, 4.0], terminated=False), trajectory([8.0], terminated=False)]
+    cut = [played([1.0, 2.0, 4.0], terminated=False), played([8.0], terminated=False)]
     table = EpisodeTable(cut, critic)
     values = torch.tensor([10.0, 20.0, 30.0, 40.0])[: len(table.inputs)]
     # 2 + .5 * Q(s_2, chain_2) = 17; 1 + .5 * 17; the one-step episode has nothing to go on
     assert table.targets(values).tolist() == [9.5, 17.0]
-    ended = EpisodeTable([trajectory([1.0, 2.0, 4.0], terminated=True)], critic)
+    ended = EpisodeTable([played([1.0, 2.0, 4.0], terminated=True)], critic)
     assert ended.targets(values).tolist() == [3.0, 4.0, 4.0]
 
 
 def test_silence_is_no_row_and_the_return_passes_through_it(critic):
-    spoken = trajectory([-1.0, 0.0, -1.0], terminated=True)
+    spoken = played([-1.0, 0.0, -1.0], terminated=True)
     spoken.infos[2]["unheard"] = True
     table = EpisodeTable([spoken], critic)
     assert len(table.row_inputs) == 2
     assert table.targets(torch.zeros(len(table.inputs))).tolist() == [-1.5, -1.0]
     # √((1.5² + 1²) / 2)
     assert return_scale([spoken], 0.5, "action") == pytest.approx(1.625**0.5)
-    assert return_scale([trajectory([0.0], terminated=True)], 0.5, "action") == 1.0  # never 0
-    silent = trajectory([0.0], terminated=False)
+    assert return_scale([played([0.0], terminated=True)], 0.5, "action") == 1.0  # never 0
+    silent = played([0.0], terminated=False)
     silent.infos[1]["unheard"] = True
     with pytest.raises(DataError, match="expected completions that are chains, got none"):
         return_scale([silent], 0.5, "action")
 
 
 def test_episodes_without_decisions_are_left_out(critic):
-    empty = trajectory([], terminated=True)
-    table = EpisodeTable([empty, trajectory([1.0], terminated=True)], critic)
+    empty = played([], terminated=True)
+    table = EpisodeTable([empty, played([1.0], terminated=True)], critic)
     assert len(table.row_inputs) == 1
     with pytest.raises(ValueError, match="at least one decision"):
         EpisodeTable([empty], critic)
@@ -123,7 +116,7 @@ def test_rows_of_equal_texts_give_the_gradient_of_all_decisions(critic):
 
 def test_scores_of_a_perfect_and_of_a_constant_critic(critic):
     table = EpisodeTable(
-        [trajectory([1.0], terminated=True), trajectory([3.0], terminated=True, states=STATES[5:])],
+        [played([1.0], terminated=True), played([3.0], terminated=True, states=STATES[5:])],
         critic,
     )
     perfect = torch.zeros(len(table.inputs))
@@ -133,7 +126,7 @@ def test_scores_of_a_perfect_and_of_a_constant_critic(critic):
     assert constant == {
         "r2": 0.0, "rmse": 1.0, "value_mean": 2.0, "return_mean": 2.0, "return_std": 1.0
     }  # fmt: skip
-    alike = EpisodeTable([trajectory([1.0], terminated=True)], critic)
+    alike = EpisodeTable([played([1.0], terminated=True)], critic)
     assert np.isnan(alike.scores(torch.zeros(len(alike.inputs)))["r2"])
 
 
@@ -151,7 +144,7 @@ def test_critic_learns_returns_and_is_measured_on_held_out_episodes(tiny, run_di
     with open_run(run_dir) as run:
         trainer = make_critic(tiny, run, lora=False, settings=settings, terminated=True)
         # The reward is the state's first number, so one-step episodes have exact returns.
-        one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
+        one_step = [played([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
         trainer.table = EpisodeTable(one_step[::2], trainer.critic)
         trainer.train_dataset = RegressionRows(trainer.table)
         train(trainer)
@@ -229,7 +222,7 @@ def test_luck_is_shrunk_to_the_mean_of_the_returns():
 def test_the_solved_critic_predicts_what_its_features_hold(tiny, run_dir, lora):
     with open_run(run_dir) as run:
         trainer = make_critic(tiny, run, lora=lora, terminated=True)
-        one_step = [trajectory([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
+        one_step = [played([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
         trainer.table = EpisodeTable(one_step, trainer.critic)
         found = trainer.solve()
         expected = found.values(trainer.values(trainer.table.inputs, as_features=True))

@@ -13,6 +13,7 @@ from script_setups import GRID, config_of, run_here
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from training_setups import STATES, TRAINING, chain_of
+from trajectories import trajectory
 from transformers import (
     AutoModel,
     BertConfig,
@@ -34,7 +35,7 @@ from lactchain.models.runtime import quiet
 from lactchain.runs.run import Run
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
-from lactchain.types import Action, FunctionPolicy, Trajectory
+from lactchain.types import FunctionPolicy, Trajectory
 
 BOS, EOS = 0, 1
 CLS, SEP = 2, 3
@@ -96,9 +97,7 @@ def bert_config(folder: Path, **changes) -> CriticConfig:
 def decision(text: str, chain: str, reward: float) -> Trajectory:
     """An episode of one chain."""
     infos = ({}, {"rewards": [reward], "executed": ["turn left"]})
-    return Trajectory(
-        "test/Env-v0", 0, (text, text), (Action(chain),), (reward,), infos, True, False
-    )
+    return trajectory((text, text), (chain,), (reward,), infos)
 
 
 def trained(critic: EmbeddingCritic, run_dir: Path, data: list[Trajectory], steps: int) -> list:

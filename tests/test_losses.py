@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from trajectories import trajectory
 
 from lactchain.functional import losses, tokens
-from lactchain.types import Action, Trajectory
 
 
 def test_mse_has_no_half_and_smooth_l1_has_one_and_targets_carry_no_gradient():
@@ -60,17 +60,10 @@ def test_returns_are_a_sum_over_all_actions_that_follow(terminated):
     for _ in range(20):
         lengths = rng.integers(1, 6, size=rng.integers(1, 7))
         chains = [rng.normal(size=length).tolist() for length in lengths]
-        trajectory = Trajectory(
-            env_id="test/Chains-v0",
-            seed=0,
-            observations=("s",) * (len(chains) + 1),
-            actions=(Action("a"),) * len(chains),
-            rewards=tuple(map(sum, chains)),
-            infos=({}, *({"rewards": r, "executed": ["forward"] * len(r)} for r in chains)),
-            terminated=terminated,
-            truncated=not terminated,
-        )
-        for t, value in enumerate(trajectory.returns(0.9, final_value=3.0)):
+        texts, said = ["s"] * (len(chains) + 1), ["a"] * len(chains)
+        infos = [{}, *({"rewards": r, "executed": ["forward"] * len(r)} for r in chains)]
+        episode = trajectory(texts, said, map(sum, chains), infos, terminated=terminated)
+        for t, value in enumerate(episode.returns(0.9, final_value=3.0)):
             rewards = [*sum(chains[t:], []), 0.0 if terminated else 3.0]
             assert value == pytest.approx(sum(0.9**j * r for j, r in enumerate(rewards)))
 

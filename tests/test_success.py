@@ -2,8 +2,9 @@
 
 import pytest
 from test_handed_over import corridor
+from trajectories import trajectory
 
-from lactchain import Action, ConfigError, DataError, Trajectory
+from lactchain import ConfigError, DataError
 from lactchain.data import alarms
 from lactchain.data.evaluations import (
     EpisodeResult,
@@ -18,16 +19,8 @@ from lactchain.stages.train_bc import chosen_episodes
 def played(env, completion='["right", "right", "right", "right"]'):
     observation, info = env.reset(seed=0)
     after, reward, terminated, truncated, last = env.step(completion)
-    return Trajectory(
-        env_id="",
-        seed=0,
-        observations=(observation, after),
-        actions=(Action(completion),),
-        rewards=(float(reward),),
-        infos=(info, last),
-        terminated=terminated,
-        truncated=not terminated,
-    )
+    texts, infos = (observation, after), (info, last)
+    return trajectory(texts, [completion], [float(reward)], infos, terminated=terminated)
 
 
 @pytest.mark.parametrize(

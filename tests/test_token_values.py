@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from script_setups import GRID, TRAINING, run_here
 from test_sources import EPISODES, write
-from test_training_rows import CUT, ENDED, TEMPLATE, TOKENIZER, episode
+from test_training_rows import CUT, ENDED, TEMPLATE, TOKENIZER
+from trajectories import trajectory
 
 import lactchain
 from lactchain import ActorConfig, NonFiniteError, RunConfig
@@ -86,7 +87,7 @@ def test_mean_return_is_the_mean_over_tokens():
 
 def test_long_episodes_do_not_underflow():
     states, completions = ["at 0"] * 3001, ["stay\n"] * 3000
-    view = token_view([episode(states, completions, [-1.0] * 3000, True)], TEMPLATE, TOKENIZER)
+    view = token_view([trajectory(states, completions)], TEMPLATE, TOKENIZER)
     targets = monte_carlo_targets(view, gamma=0.9)
     np.testing.assert_allclose(targets.rewards[0], -1 / (1 - 0.9**3))
     assert np.isfinite(targets.rewards).all()

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from training_setups import STATES, chain_of, make_cloning, open_run
+from trajectories import trajectory
 
-from lactchain import Action, ActorConfig, DataError, PreferencePair, Trajectory
+from lactchain import Action, ActorConfig, DataError, PreferencePair
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.tiny import build_tiny_tokenizer
@@ -130,17 +131,9 @@ STAY = tuple(TOKENIZER.encode("stay", add_special_tokens=False))
 LETTERS = [TOKENIZER.encode(c, add_special_tokens=False)[0] for c in "stay\n"]
 
 
-def episode(states, completions, rewards, terminated=True) -> Trajectory:
-    said = tuple(a if isinstance(a, Action) else Action(a) for a in completions)
-    return Trajectory(
-        "test/Env-v0", 0, tuple(states), said, tuple(rewards), ({},) * len(states),
-        terminated, not terminated,
-    )  # fmt: skip
-
-
 # `stay` has 3 tokens with its line break and the end of sequence, `go left` has 4.
-ENDED = episode(["at 0", "at 1", "at 2"], ["stay\n", "go left\n"], [-1.0, -2.0], True)
-CUT = episode(["at 1", "at 0", "at 2"], ["go left\n", "stay\n"], [-4.0, -8.0], False)
+ENDED = trajectory(["at 0", "at 1", "at 2"], ["stay\n", "go left\n"], [-1.0, -2.0])
+CUT = trajectory(["at 1", "at 0", "at 2"], ["go left\n", "stay\n"], [-4.0, -8.0], terminated=False)
 
 
 def test_decisions_are_prompts_and_exactly_the_tokens_of_the_agent():
@@ -165,7 +158,7 @@ def test_decisions_are_prompts_and_exactly_the_tokens_of_the_agent():
     ],
 )
 def test_sampled_tokens_are_kept_and_nothing_said_is_the_end_of_sequence(completion, expected):
-    view = token_view([episode(["at 0", "at 1"], [completion], [0.0])], TEMPLATE, TOKENIZER)
+    view = token_view([trajectory(["at 0", "at 1"], [completion], [0.0])], TEMPLATE, TOKENIZER)
     assert view.completions == [expected]
     assert view.num_tokens.tolist() == [len(expected)]
 
@@ -174,11 +167,11 @@ def test_sampled_tokens_are_kept_and_nothing_said_is_the_end_of_sequence(complet
     ("wrong", "said"),
     [
         (
-            episode(["at 0", "at 1"], [Action("go left\n", (*STAY, EOS))], [0.0]),
+            trajectory(["at 0", "at 1"], [Action("go left\n", (*STAY, EOS))], [0.0]),
             "episode 1, decision 0.*'stay.*'go left",
         ),
         (
-            episode(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"], [0.0, 0.0]),
+            trajectory(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"], [0.0, 0.0]),
             "episode 1, decision 1.*the model reads 32",
         ),
     ],
@@ -190,4 +183,4 @@ def test_tokens_of_another_text_and_more_than_the_context_are_named(wrong, said)
 
 def test_no_decision_is_an_error():
     with pytest.raises(DataError, match="expected decisions"):
-        token_view([episode(["at 0"], [], [], False)], TEMPLATE, TOKENIZER)
+        token_view([trajectory(["at 0"], [], terminated=False)], TEMPLATE, TOKENIZER)

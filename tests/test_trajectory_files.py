@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from trajectories import trajectory
 
 from lactchain import Action, DataError, Trajectory, read_trajectories, write_trajectories
 from lactchain.data import parquet
@@ -19,19 +20,13 @@ def episode(
     rewards=((0.0, 0.0), (1.0,)), *, terminated=True, truncated=False, seed=3, text="[]"
 ) -> Trajectory:
     """An episode whose chains earn these rewards, one per primitive action."""
-    steps = len(rewards)
+    steps = range(len(rewards))
+    texts = [f"observation {t}" for t in range(len(rewards) + 1)]
+    said = [Action(text, (1, 2, t), (-0.1, -0.2, -1 / 3)) for t in steps]
     infos = [{"executed": ["move"] * len(chain), "rewards": list(chain)} for chain in rewards]
-    return Trajectory(
-        env_id="test/World-v0",
-        seed=seed,
-        observations=tuple(f"observation {t}" for t in range(steps + 1)),
-        actions=tuple(Action(text, (1, 2, t), (-0.1, -0.2, -1 / 3)) for t in range(steps)),
-        rewards=tuple(float(sum(chain)) for chain in rewards),
-        infos=({"state": {"x": 1}}, *infos),
-        terminated=terminated,
-        truncated=truncated,
-        policy="script",
-    )
+    infos, rewards = [{"state": {"x": 1}}, *infos], [float(sum(chain)) for chain in rewards]
+    others = {"truncated": truncated, "seed": seed, "policy": "script"}
+    return trajectory(texts, said, rewards, infos, terminated=terminated, **others)
 
 
 @settings(max_examples=20, deadline=None)

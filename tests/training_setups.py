@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file
+from trajectories import trajectory
 from transformers import TrainingArguments
 
 from lactchain.config.settings import (
@@ -107,13 +108,8 @@ def episodes(terminated: bool = True, num_rows: int | None = None) -> list[Traje
         visited = tuple(itertools.islice(states, steps + 1))
         rewards = tuple(float(state[0]) for state in visited[:-1])
         infos = tuple({"rewards": [r], "executed": [MOVES[0]]} for r in rewards)
-        actions = (Action(chain_of(1)),) * steps
-        found.append(
-            Trajectory(
-                "test/Env-v0", len(found), visited, actions, rewards, ({}, *infos),
-                terminated, not terminated,
-            )
-        )  # fmt: skip
+        said, ending = [chain_of(1)] * steps, {"terminated": terminated, "seed": len(found)}
+        found.append(trajectory(visited, said, rewards, ({}, *infos), **ending))
         rows += steps
     return found
 
@@ -180,15 +176,10 @@ def value_episodes() -> list[Trajectory]:
     found = []
     for start in range(0, NUM_ROWS, 2):
         visited = STATES[start : min(start + 2, NUM_ROWS)]
-        steps, terminated = len(visited), start % 4 == 0
-        found.append(
-            Trajectory(
-                "test/Env-v0", start, (*visited, STATES[start // 2]),
-                tuple(Action(chain_of(1 + (start + i) % 3)) for i in range(steps)),
-                tuple(-1.0 - i for i in range(steps)), ({},) * (steps + 1),
-                terminated, not terminated,
-            )
-        )  # fmt: skip
+        places, ending = range(len(visited)), {"terminated": start % 4 == 0, "seed": start}
+        said = [chain_of(1 + (start + i) % 3) for i in places]
+        rewards = [-1.0 - i for i in places]
+        found.append(trajectory((*visited, STATES[start // 2]), said, rewards, **ending))
     return found
 
 
