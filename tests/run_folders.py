@@ -5,6 +5,7 @@ import math
 from itertools import count
 from pathlib import Path
 
+from trajectories import trajectory
 from wordle_tree import InformedWords
 
 from lactchain.config.settings import EnvironmentConfig
@@ -34,34 +35,17 @@ def play(env: LanguageEnv, completions, seed: int, state=None, policy="script") 
         observations.append(observation)
         rewards.append(reward)
         infos.append(info)
-    return Trajectory(
-        env_id=env.env.spec.id,
-        seed=seed,
-        observations=tuple(observations),
-        actions=tuple(actions),
-        rewards=tuple(rewards),
-        infos=tuple(infos),
-        terminated=terminated,
-        truncated=truncated,
-        policy=policy,
-    )
+    told = {"env_id": env.env.spec.id, "seed": seed, "truncated": truncated, "policy": policy}
+    return trajectory(observations, actions, rewards, infos, terminated=terminated, **told)
 
 
 def hostile_trajectory() -> Trajectory:
     """One completion that tries everything."""
     state = {"x": 0, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 1}
     after = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": state}
-    return Trajectory(
-        env_id=HOSTILE,
-        seed=0,
-        observations=(HOSTILE, HOSTILE),
-        actions=(Action(HOSTILE),),
-        rewards=(0.0,),
-        infos=({"state": state}, after | {"invalid_action": True, "invalid_reason": HOSTILE}),
-        terminated=False,
-        truncated=True,
-        policy=HOSTILE,
-    )
+    infos = {"state": state}, after | {"invalid_action": True, "invalid_reason": HOSTILE}
+    told = {"env_id": HOSTILE, "policy": HOSTILE, "terminated": False}
+    return trajectory([HOSTILE] * 2, [HOSTILE], [0.0], infos, **told)
 
 
 def write_run(

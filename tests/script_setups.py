@@ -11,6 +11,7 @@ import json
 import os
 import runpy
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 import training_setups
 
@@ -92,6 +94,20 @@ class Says:
         self.asked += observations
         self.batches.append(len(observations))
         return [Action(self.texts[i % len(self.texts)]) for i in range(len(observations))]
+
+
+class Finds:
+    """A critic that finds a text, or a text with a completion, worth what a function says."""
+
+    gamma, discount_per = 0.5, "action"
+
+    def __init__(self, worth: Callable[..., float], mode: str = "value") -> None:
+        self.worth, self.mode, self.asked = worth, mode, Counter()
+
+    def values(self, observations: list[str], actions: list[str] | None = None) -> np.ndarray:
+        self.asked.update(observations)
+        rows = zip(observations) if actions is None else zip(observations, actions, strict=True)
+        return np.array([float(self.worth(*row)) for row in rows])
 
 
 @functools.cache

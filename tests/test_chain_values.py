@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from dice_worlds import lottery
-from script_setups import COLLECT, PREFERENCES, Says, config_of, run_here
+from script_setups import COLLECT, PREFERENCES, Finds, Says, config_of, run_here
 
 from lactchain import Action, FunctionPolicy, Policy, PreferenceConfig
 from lactchain.config.settings import EnvironmentConfig
@@ -44,13 +44,7 @@ MANY = EnvironmentConfig(
 )
 
 
-class TriesLeft:
-    """A critic that finds each text worth the number that it begins with."""
-
-    mode, gamma, discount_per = "value", 0.5, "action"
-
-    def values(self, observations, actions=None):
-        return np.array([float(text.split()[0]) for text in observations])
+TRIES_LEFT = Finds(lambda text: text.split()[0])
 
 
 def candidates_in(rollouts, question, said, critic):
@@ -62,7 +56,7 @@ def candidates_in(rollouts, question, said, critic):
 def test_candidates_of_wordle_are_ranked_by_every_word_that_fits():
     said = ["l e v e l\n", "m o t t o\n", "nonsense\n"]
     rollouts = Rollouts(replace(FEW, template=CLUES_TEMPLATE))
-    found = candidates_in(rollouts, EMPTY, said, TriesLeft())
+    found = candidates_in(rollouts, EMPTY, said, TRIES_LEFT)
     # -1 and half of the five tries that are left then, for each word but that of the guess
     worth = np.array([2 / 3 * (-1 + 2.5), 2 / 3 * (-1 + 2.5), -1 + 2.5])
     np.testing.assert_allclose(found.advantages, worth - 6)
@@ -174,17 +168,9 @@ HERE, THERE = {"seen": 0}, {"seen": 1}
 TICKETS = [f'["ticket {number}"]' for number in range(4)]
 
 
-class Values:
-    """V is 2 after a low die and 1 after a high one; remembers what it was asked."""
-
-    gamma, discount_per = 0.5, "action"
-
-    def __init__(self, mode="value"):
-        self.mode, self.asked = mode, Counter()
-
-    def values(self, observations, actions=None):
-        self.asked.update(observations)
-        return np.array([2.0 if "1" in text else 1.0 for text in actions or observations])
+def luck(text, action=None):
+    """V is 2 after a low die and 1 after a high one; Q is 2 of ticket 1."""
+    return 2.0 if "1" in (action or text) else 1.0
 
 
 def dice(seed, count):
@@ -195,7 +181,7 @@ def dice(seed, count):
 
 def test_candidates_of_a_world_with_dice_are_means_over_the_same_dice():
     """Four tickets: two plays that show dice, and two rounds of 16 · 4 / 2 for all four of them."""
-    rollouts, critic, states = Rollouts(LOTTERY), Values(), [HERE, THERE]
+    rollouts, critic, states = Rollouts(LOTTERY), Finds(luck), [HERE, THERE]
     found = sample_candidates(Says(*TICKETS), rollouts, states, 4, 0, critic)
     thrown = dice(0, 2 + 2 * PLAYS_PER_COMPLETION // 2)
     for candidates, before in zip(found, (1.0, 2.0), strict=True):
@@ -233,7 +219,7 @@ def test_without_a_model_a_second_play_tells_whether_there_are_dice():
 
     def played(name):
         rollouts = Rollouts(EnvironmentConfig(name, max_chain_length=1))
-        [found] = sample_candidates(two, rollouts, [HERE], 2, 3, Values())
+        [found] = sample_candidates(two, rollouts, [HERE], 2, 3, Finds(luck))
         assert rollouts.deterministic is None
         return found, rollouts.tally["num_plays"]
 
@@ -254,7 +240,7 @@ def test_where_the_model_has_no_dice_each_completion_is_played_once():
 
 
 def test_a_critic_of_chains_is_not_asked_about_dice():
-    policy, critic = Says(*TICKETS), Values("action_value")
+    policy, critic = Says(*TICKETS), Finds(luck, "action_value")
     [found] = sample_candidates(policy, Rollouts(LOTTERY), [HERE], 4, 7, critic)
     assert found.advantages == (-0.25, 0.75, -0.25, -0.25)  # Q is 2 of ticket 1, and 1 of others
     assert list(found.returns) == sorted(found.returns)
@@ -282,7 +268,7 @@ def test_pairs_of_a_world_with_dice_prefer_the_better_ticket_and_say_how_often_w
 def test_improving_on_exact_values_by_pairs_ends_in_the_optimum_of_the_slippery_lake(longest):
     """Policy iteration: the policy says what was chosen, and begins with any chain at all."""
     config = EnvironmentConfig("FrozenLake-v1", template="{x} {y}", max_chain_length=longest)
-    rollouts, critic = Rollouts(config), Values()
+    rollouts, critic = Rollouts(config), Finds(luck)
     critic.gamma = 0.99
     states, model = rollouts.env.view_states(), tabular_model(rollouts.env.env)
     texts, every = rollouts.observe(states), list(rollouts.env.grammar.completions())

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import GRID, Says
+from script_setups import GRID, Finds, Says
 
 from lactchain import FunctionPolicy
 from lactchain.config.settings import ActorConfig, EnvironmentConfig
@@ -297,16 +297,11 @@ def test_outcomes_are_single_decisions_and_equal_completions_are_played_once(mon
 def test_candidates_are_ranked_by_the_advantage_of_hand_computed_values():
     """V is 0.5 in states in which the agent looks up, else 0.25; gamma 0.5 per action."""
 
-    class Values:
-        mode, gamma, discount_per = "value", 0.5, "action"
-
-        def values(self, observations, actions=None):
-            return np.array([0.5 if " up " in text else 0.25 for text in observations])
-
+    critic = Finds(lambda text: 0.5 if " up " in text else 0.25)
     said = ['["move forward"]', '["turn left"]', '["turn left", "move forward"]', "no"]
     alternates, rollouts = iter(said * 2), Rollouts(GRID)
     policy, side = FunctionPolicy(lambda _: next(alternates)), NEAR | {"orientation": 1}
-    found = sample_candidates(policy, rollouts, [NEAR, side], 4, 0, Values())
+    found = sample_candidates(policy, rollouts, [NEAR, side], 4, 0, critic)
     assert found[0].returns == (1, 0, 0, 0)
     # the goal is reached; a turn to the left; the same and a bump; nothing, counted as one action
     assert found[0].advantages == (1 - 0.5, 0.5 * 0.25 - 0.5, 0.25 * 0.25 - 0.5, 0.5 * 0.5 - 0.5)
