@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from script_setups import COLLECT, GRID, PREFERENCES, TRAINING, config_of
 from test_rollouts import heard
+from training_setups import nudge
 
 from lactchain.config.settings import ActorConfig, LoraSettings, SamplerConfig, ServedConfig
 from lactchain.environments.language import make_language_env
@@ -31,9 +32,7 @@ def draw_adapters(weights, folder):
         with torch.random.fork_rng():
             torch.manual_seed(number)
             model, _ = load_actor(config, trainable=True)
-            for name, parameter in model.named_parameters():
-                if "lora_B" in name:
-                    torch.nn.init.normal_(parameter, std=0.5)
+            nudge(model, 0.5, seed=number)
         folders.append(folder / str(number))
         save_adapter(model, folders[-1])
     return folders

@@ -10,9 +10,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from test_all_weights import nudge
 from test_loading import IDS, LORA, cut, edit_json, refused, text
 from test_tiny_models import SMALL
+from training_setups import nudge
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lactchain import ActorConfig, ConfigError, CriticConfig, DataError, EmbeddingCritic

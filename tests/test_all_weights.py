@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from script_setups import COLLECT, LORA, PREFERENCES, build_weights, config_of, start
-from torch import nn
-from training_setups import exit_codes
+from training_setups import exit_codes, nudge
 
 from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings
 from lactchain.errors import ConfigError
@@ -112,9 +111,7 @@ def test_experts_are_trained_by_what_can_be_saved_and_merged(name, tmp_path):
     with pytest.raises(ConfigError, match="lora: expected an adapter .* experts"):
         load_actor(config, trainable=True)
     model, _ = load_actor(replace(config, lora=LORA), trainable=True)
-    torch.manual_seed(0)
-    for weight in (w for n, w in model.named_parameters() if "lora_B" in n):
-        nn.init.normal_(weight, std=0.02)
+    nudge(model, 0.02)
     save_adapter(model, tmp_path / "adapter")
     config = replace(config, adapter=str(tmp_path / "adapter"))
     export_actor(config, tmp_path / "export", "float32")
@@ -151,15 +148,6 @@ def test_a_target_network_in_float32_follows_weights_of_16_bits(weights):
     assert all(torch.equal(model.target[n], tensor) for n, tensor in before.items())
     assert torch.equal(online.float() - start, way)
     assert float((gone * way).sum() / way.square().sum()) == pytest.approx(1 - 0.995**600, abs=1e-3)
-
-
-def nudge(model: torch.nn.Module, size: float) -> None:
-    """Gives an adapter an update of that size."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "lora_B" in name:
-                weight.normal_(0, size)
 
 
 @pytest.fixture(params=["float32", "bfloat16"])

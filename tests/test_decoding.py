@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from test_all_weights import nudge
 from test_tiny_models import TOKENIZER
 from tokenizers import Tokenizer, decoders, models, normalizers
+from training_setups import nudge
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from lactchain.config.settings import ActorConfig, LoraSettings

@@ -9,6 +9,7 @@ import random_models
 import torch
 from safetensors.torch import load_file
 from test_critic_model import LORA, TEXTS, trained
+from training_setups import nudge
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -43,10 +44,7 @@ def adapter(base, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("adapter")
     config = ActorConfig(str(base), lora=LoraSettings(r=4), dtype="float32")
     model, _ = load_actor(config, trainable=True)
-    torch.manual_seed(0)
-    for name, weight in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weight, std=1e-3)
+    nudge(model, 1e-3)
     save_adapter(model, folder)
     return folder
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from test_value_trainers import alone, shaken
-from training_setups import MAKERS, STATES, open_run
+from training_setups import MAKERS, STATES, nudge, open_run
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, RankingConfig
 from lactchain.errors import ConfigError, DataError
@@ -33,9 +33,7 @@ def values(request, tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     with open_run(folder / "run") as run:
         trainer = shaken(MAKERS[kind](tiny, run, lora=how == "lora"))
-        for name, parameter in trainer.values.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(parameter, std=0.1)
+        nudge(trainer.values, 0.1)
         save_result(trainer, folder / "values")
     return folder / "values"
 

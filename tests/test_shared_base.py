@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from script_setups import LORA, config_of, run_here
-from test_all_weights import nudge
 from test_loading import IDS
+from training_setups import nudge
 
 from lactchain import ActorConfig, CriticConfig, EmbeddingCritic
 from lactchain.models import loading, runtime

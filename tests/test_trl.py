@@ -6,6 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from training_setups import nudge
 from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 from trl_setups import GRID, cloned_mistral, cloned_qwen, standing_in
@@ -65,9 +66,7 @@ def test_twenty_updates_by_rollouts_make_a_tiny_mistral_better(mistral, tmp_path
 def with_adapter(model):
     """The model with an adapter that has learnt something."""
     model = get_peft_model(copy.deepcopy(model), LoraConfig(r=2, target_modules="all-linear"))
-    for name, weights in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weights.data, std=0.1)
+    nudge(model, 0.1)
     return model
 
 

@@ -89,6 +89,15 @@ def with_dropout(model: torch.nn.Module, lora: bool) -> None:
             module.attention_dropout = DROPOUT
 
 
+def nudge(model: torch.nn.Module, size: float, seed: int = 1) -> None:
+    """Gives an adapter an update of that size."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(0, size)
+
+
 def chain_of(length: int) -> str:
     """A chain of that many actions."""
     return "[" + ", ".join(f'"{MOVES[i % 2]}"' for i in range(length)) + "]"
