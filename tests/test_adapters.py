@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -261,12 +262,14 @@ def test_an_adapter_that_peft_saved_answers_as_it_did_there(config, tmp_path, ca
 def of_peft(config, folder, **asked):
     """A model with an adapter that PEFT alone made and saved, without a word on its base."""
     model = AutoModelForCausalLM.from_pretrained(config.model)
-    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **asked))
     torch.manual_seed(0)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data += 0.05 * torch.randn_like(parameter)
-    model.save_pretrained(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT's own
+        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **asked))
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data += 0.05 * torch.randn_like(parameter)
+        model.save_pretrained(folder)
     return model.eval()
 
 

@@ -7,7 +7,6 @@ the place of the first unseen.
 import json
 import os
 import shutil
-import warnings
 
 import h5py
 import numpy as np
@@ -15,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from test_adapters import of_peft
 from test_foreign_transitions import dumped, h5
 from transformers import AutoModelForCausalLM
 
@@ -155,15 +154,8 @@ def base(weights):
 
 def adapter(weights, folder, **settings):
     """An adapter that has learnt something, as PEFT saves it, and what it makes of a few tokens."""
-    torch.manual_seed(0)
-    config = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"} | settings
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PEFT's own
-        model = get_peft_model(base(weights), LoraConfig(**config)).eval()
-        for name, weight in model.named_parameters():
-            if "lora_" in name:
-                torch.nn.init.normal_(weight, std=0.1)
-        model.save_pretrained(folder)
+    config = ActorConfig(str(weights / "actor"))
+    model = of_peft(config, folder, target_modules=["q_proj"], **settings)
     return folder, answers(model)
 
 
