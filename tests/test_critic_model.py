@@ -148,6 +148,15 @@ def test_special_tokens_are_plain_text_and_what_is_too_long_loses_its_beginning(
     assert short.tokenize([TEXTS[0]]) == [critic.tokenize([TEXTS[0]])[0][-3:]]
 
 
+@pytest.mark.parametrize("settings", [{"lora": LORA}, {"lora": None}, {"frozen": True}], ids=str)
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_new_head_is_in_float32_whatever_the_trunk_is_in(config, settings, trainable):
+    critic = EmbeddingCritic.from_config(config(dtype="bfloat16", **settings), trainable=trainable)
+    heads = [p for name, p in critic.named_parameters() if "score" in name]
+    assert {p.dtype for p in heads} == {torch.float32}
+    assert critic.base.dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("lora", [LORA, None], ids=["adapter", "all weights"])
 def test_a_critic_remembers_its_precision(config, tmp_path, lora):
     saved = trained(config(lora=lora, dtype="bfloat16"))
@@ -155,7 +164,7 @@ def test_a_critic_remembers_its_precision(config, tmp_path, lora):
     again = config(checkpoint=str(tmp_path), lora=lora)
     for critic in (EmbeddingCritic.load(tmp_path), EmbeddingCritic.from_config(again)):
         assert critic.base.dtype == torch.bfloat16
-        assert lora or critic.base.score.weight.dtype == torch.float32
+        assert critic.base.score.weight.dtype == torch.float32
         assert np.array_equal(critic.values(TEXTS), saved.values(TEXTS))
     wide = EmbeddingCritic.from_config(replace(again, dtype="float32"))
     assert wide.base.dtype == torch.float32
