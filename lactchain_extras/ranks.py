@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from lactchain.errors import ProcessLost
-from lactchain.runs.distributed import POLL_SECONDS
+from lactchain.runs.distributed import POLL_SECONDS, STARTED_BY
 from lactchain.runs.process import stop_requested
 from lactchain.runs.signals import STOPPING
 
@@ -72,6 +72,7 @@ def _started(command: Sequence[str], count: int) -> list[subprocess.Popen]:
         probe.bind(("127.0.0.1", 0))
         group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
     group |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    group |= {STARTED_BY: str(os.getpid())}
     group |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     group |= {"CUDA_VISIBLE_DEVICES": "-1", "ACCELERATE_USE_CPU": "true"}
     return [

@@ -171,6 +171,26 @@ def test_a_process_that_is_stopped_for_long_is_named_and_one_that_goes_on_again_
     assert found[-1] == f"rank 1 (process {other.pid}) is stopped"
 
 
+def test_a_process_whose_starter_died_ends_and_what_it_starts_itself_knows_nothing_of_it(
+    other, monkeypatch
+):
+    monkeypatch.setenv(distributed.STARTED_BY, str(os.getppid()))
+    assert peers_with(other)[0].look() is None
+    monkeypatch.setenv(distributed.STARTED_BY, "1234567")  # the orphan has another parent now
+    orphan, _ = peers_with(other)
+    assert orphan.look() == "process 1234567, which started this one, died"
+    assert distributed.STARTED_BY not in os.environ
+
+
+@pytest.mark.parametrize("here, where", [("2", {"lo", "lo0"}), ("1", {None}), (None, {None})])
+def test_processes_that_may_be_on_several_machines_are_not_bound_to_one(here, where, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if here is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    assert distributed.loopback() in where
+
+
 def test_a_process_that_has_left_in_good_order_is_not_missed(other):
     peers, store = peers_with(other)
     store.set("left-1", "")

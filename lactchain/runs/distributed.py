@@ -50,6 +50,8 @@ timeout = timedelta(minutes=30)
 
 _peers: "Peers | None" = None
 """The other processes, which are watched once this one has met them."""
+STARTED_BY = "LACTCHAIN_STARTED_BY"
+"""Names the process without which those of a launch end; a launcher of others says nothing."""
 LOOK_SECONDS = 1.0
 LOOKS = {"died": 3, "is stopped": 10}
 """So often in a row a process is found dead, or stopped, before that counts."""
@@ -123,6 +125,8 @@ def initialise() -> "PartialState":
     # others when a training begins. Any model that is used before or without one, such as an actor
     # that collects episodes, would have none in the others. Each reads its own: files are mapped.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+    if (interface := loopback()) is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     options = {"timeout": timeout} if world_size() > 1 else {}
     state = PartialState(cpu=uses_cpu(), **options)
     if world_size() > 1 and _peers is None:
@@ -134,6 +138,16 @@ def initialise() -> "PartialState":
             "start with one of configs/accelerate/*.yaml"
         )
     return state
+
+
+def loopback() -> str | None:
+    """The interface by which processes of one machine meet; None where some may be elsewhere.
+
+    Else gloo looks for the address of the host's name, and warns in a container that has none.
+    """
+    if os.environ.get("LOCAL_WORLD_SIZE") != str(world_size()):
+        return None
+    return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
 
 
 def leave(in_good_order: bool = True) -> None:
@@ -319,6 +333,7 @@ class Peers:
 
     def __init__(self, rank: int, size: int, store: "Store") -> None:
         self._rank, self._store = rank, store
+        self._started_by = os.environ.pop(STARTED_BY, None)  # which is not for others to inherit
         self._staying = set(range(size)) - {rank}
         self._looks: dict[int, tuple[str | None, int]] = {}
         self._processes: dict[int, tuple[int, psutil.Process | None]] = {}
@@ -330,6 +345,8 @@ class Peers:
 
     def look(self) -> str | None:
         """What has become of the first process that is lost; None where none is."""
+        if self._started_by not in (None, str(os.getppid())):
+            return f"process {self._started_by}, which started this one, died"
         states = {rank: _state(process) for rank, (_, process) in self._processes.items()}
         if states.get(0) is None:  # it holds the store, and torch is loud about one that is gone
             self._hear_who_left()
