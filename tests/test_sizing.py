@@ -212,6 +212,29 @@ def test_dice_of_which_no_model_tells_want_the_most_episodes():
     assert episodes == [5_760, 16_384]
 
 
+def test_a_number_says_which_half_of_its_rule_it_comes_from():
+    grid = measure_world(GRID)
+    worlds = (grid, replace(grid, num_states=20_000), replace(grid, num_states=10))
+    asked = "simpo.preferences.num_states"
+    assert [fill(preset(), world, processes=1)[1][asked] for world in worlds] == [
+        (3_840, "each state four times"),
+        (50_000, "the most for such a world; each state four times would be 80,000"),
+        (1_024, "the least for such a world; each state four times would be 40"),
+    ]
+    chance = fill(preset(), replace(grid, has_chance=True), processes=1)[1]
+    assert chance["environment.chain_cost"][1].startswith("none")
+    assert "chance" in chance["environment.max_chain_length"][1]
+
+
+def test_who_reads_what_a_run_keeps_finds_the_half_too(tmp_path):
+    config = replace(preset(), run=replace(preset().run, run_dir=str(tmp_path)))
+    with run_pipeline.Run.of(config) as run:
+        run_pipeline.sized(config, run)
+    kept = json.loads((tmp_path / "sizes.json").read_text())
+    assert kept["why"].keys() == kept["settings"].keys()
+    assert kept["why"]["critic.collect.num_episodes"] == "six from each state"
+
+
 def test_what_is_given_is_kept_and_counts_in_what_follows():
     given = preset("--critic.config.gamma", "0.5", "--simpo.preferences.num_states", "100")
     filled, chosen = fill(given, measure_world(GRID), processes=1)

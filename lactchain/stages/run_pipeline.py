@@ -55,6 +55,10 @@ BATCHES = (
 
 def main(config: RunPipelineConfig) -> dict[str, Any]:
     """Runs the rounds; returns the figures before and after."""
+    if config.tiny is not None:  # the run says where the models that it builds are
+        base = f"{config.run.run_dir}/base"
+        own = {"actor.model": f"{base}/actor", "critic.config.model": f"{base}/encoder"}
+        config = with_values(config, own)
     if is_dry_run():
         return dry_run(sized(config), BATCHES if config.tiny is None else ())
     try:
@@ -129,11 +133,12 @@ def _measured(config: RunPipelineConfig, path: Path | None) -> RunPipelineConfig
     config, chosen = fill(config, world, distributed.world_size())
     if path is not None:
         log.info("%s: %s", config.environment.id, world)
-        for key, value in chosen.items():
-            log.info("%s %s: %s", key, value, RULES[key].why)
+        for key, (value, why) in chosen.items():
+            log.info("%s %s: %s", key, value, why)
         distributed.barrier()  # no process looks for a file that another one is about to write
         if distributed.is_main():
-            text = to_json({"world": asdict(world), "settings": chosen})
+            settings, why = ({k: pair[n] for k, pair in chosen.items()} for n in (0, 1))
+            text = to_json({"world": asdict(world), "settings": settings, "why": why})
             write_with_manifest(path, text.encode(), {})
         distributed.barrier()
     return config
@@ -143,7 +148,11 @@ def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
     """Prints the figures of a pipeline, and what to do next."""
     number = summary["round"]
     best = f"round {number}" if number else "the actor before any round"
-    verdict = f"{best} is the best one, no round has met the target"
+    sizes = Path(config.run.run_dir) / "sizes.json"
+    if sizes.is_file():
+        config = with_values(config, read_json(sizes)["settings"])
+    missed = "no round has met the target" if config.target else "there is no target to meet"
+    verdict = f"{best} is the best one, {missed}"
     if summary["target_met"]:
         verdict = f"{best} has met the target"
     actor = summary["actor"]["adapter"] or summary["actor"]["model"]
@@ -159,9 +168,6 @@ def next_commands(config: RunPipelineConfig, actor: Mapping[str, str | None]) ->
     The run keeps model and adapter of its result, `actor`, unless they were given to it.
     """
     run_dir = config.run.run_dir
-    sizes = Path(run_dir) / "sizes.json"
-    if sizes.is_file():
-        config = with_values(config, read_json(sizes)["settings"])
     player = {"actor.model": run_dir}
     if not Path(run_dir, "actor").is_dir():
         player = {f"actor.{name}": given for name, given in actor.items() if given is not None}

@@ -2,7 +2,8 @@
 
 A setting that is null is given its value by its rule in `RULES`. Rules see a `WorldFacts` alone
 (one of them also how the actor writes), and each says why; so the same preset plays every world.
-`run_pipeline` prints what was set, and keeps it in RUN/sizes.json.
+`run_pipeline` prints what was set and which half of a rule applied, and keeps both in
+RUN/sizes.json.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ class SizingRule(NamedTuple):
     """How a setting follows from the world.
 
     Attributes:
-        value: from the world's size and the configuration as it stands.
-        why: what the rule goes by, for who reads the log.
+        value: from the world's size and the configuration as it stands; and why it is this one,
+            in the words of the half of the rule that applies.
         is_shared: whether these are rows of a batch, which the processes share out.
     """
 
-    value: Callable[[WorldFacts, Any], Any]
-    why: str
+    value: Callable[[WorldFacts, Any], tuple[Any, str]]
     is_shared: bool = False
 
 
-def _clamped(value: float, least: int, most: int) -> int:
-    return round(min(most, max(least, value)))
+def _within(value: float, least: int, most: int, why: str) -> tuple[int, str]:
+    """A number within its bounds, and why it is this one: by its rule, or by a bound."""
+    if least <= value <= most:
+        return round(value), why
+    bound, name = (least, "least") if value < least else (most, "most")
+    return bound, f"the {name} for such a world; {why} would be {round(value):,}"
 
 
 def _rounded(value: float) -> float:
@@ -54,41 +58,52 @@ ROWS_OF_AN_ACTION = 7
 learns the pairs of the 4x4 grid in 450 updates of 64."""
 
 
-def target_of(world: WorldFacts) -> dict[str, float]:
+def target_of(world: WorldFacts) -> tuple[dict[str, float], str]:
     """Figures that end the rounds: nearly all that can be had, and hardly a completion wrong."""
-    if world.source != BY_MODEL:
-        can_be_met = world.tells_success and not world.has_chance
-        return {"success_rate": 0.99, "sampled_invalid_rate": 0.003} if can_be_met else {}
-    if world.has_chance or world.by_reward:
-        return {"of_optimum": 0.98, "sampled_invalid_rate": 0.003}
+    is_known = world.source == BY_MODEL
+    if is_known and (world.has_chance or world.by_reward):
+        return {"of_optimum": 0.98, "sampled_invalid_rate": 0.003}, "nearly the optimum"
     if not world.tells_success:
-        return {}
-    return {"success_rate": 0.99, "actions_over_shortest": 1.05, "sampled_invalid_rate": 0.003}
+        return {}, "none, since the view has no `success`, which tells a good ending"
+    if is_known:
+        target = {"success_rate": 0.99, "actions_over_shortest": 1.05}
+        return target | {"sampled_invalid_rate": 0.003}, "nearly all, by nearly shortest paths"
+    if world.has_chance:
+        return {}, "none, since chance hides how much success can be had"
+    return {"success_rate": 0.99, "sampled_invalid_rate": 0.003}, "nearly all; play has to tell"
 
 
-def rows_of_simpo(world: WorldFacts) -> int:
-    """How many rows, with repetition, a round of SimPO sees."""
-    return _clamped(ROWS_OF_AN_ACTION * world.num_states * world.path_length, 19_200, 115_200)
+def num_epochs(world: WorldFacts, num_states: int) -> tuple[int, str]:
+    """Epochs of a round of SimPO, by how many rows, with repetition, it is to see."""
+    rows, why = _within(
+        ROWS_OF_AN_ACTION * world.num_states * world.path_length, 19_200, 115_200,
+        f"{ROWS_OF_AN_ACTION} for each action of each state's solution",
+    )  # fmt: skip
+    return max(1, round(rows / num_states)), f"as many as come to {rows:,} rows: {why}"
 
 
-def best_share(world: WorldFacts, template: str | None) -> float:
+def best_share(world: WorldFacts, template: str | None) -> tuple[float, str]:
     """The share of best chains among those that are cloned."""
     if template != "brief":
-        return 1.0
-    return round(min(1.0, max(0.1, CLONES_OF_A_WAY * world.num_ways / FEWEST_CLONES)), 2)
+        return 1.0, "all: this world speaks in sentences, which have to be read first"
+    share = CLONES_OF_A_WAY * world.num_ways / FEWEST_CLONES
+    if share <= 0.1:
+        return 0.1, "a tenth of what is cloned"
+    why = f"each different best way {CLONES_OF_A_WAY} times: they have to be learnt by heart"
+    return round(min(1.0, share), 2), why
 
 
-def num_episodes(world: WorldFacts) -> int:
-    """Episodes of a critic's round."""
+def num_episodes(world: WorldFacts) -> tuple[int, str]:
+    """Episodes of a critic's round; the more, the more luck has to even out."""
     least = 1_024
     if world.has_chance:
         # Without a model the states that episodes met behind a text are all that tell its chances.
         least = 4_096 if world.source == BY_MODEL else 16_384
     most = max(least, 6_000, min(2 * world.num_states, MOST_ROWS))
-    return _clamped(6 * world.num_states, least, most)
+    return _within(6 * world.num_states, least, most, "six from each state")
 
 
-def room_for_a_chain(config: Any) -> int:
+def room_for_a_chain(config: Any) -> tuple[int, str]:
     """Tokens of the longest chain and its end, by the actor's own tokenizer if that is there.
 
     The words of tiny models that a run builds are tokens.
@@ -97,7 +112,7 @@ def room_for_a_chain(config: Any) -> int:
     from lactchain.models.prompting import encode_completions
     from lactchain.models.weights import resolve_weights
 
-    guess = 2 * config.environment.max_chain_length + 7
+    guess = 2 * config.environment.max_chain_length + 7, "two for each action, and the brackets"
     if config.tiny is not None:
         return guess
     try:
@@ -108,115 +123,132 @@ def room_for_a_chain(config: Any) -> int:
     names = range(len(grammar.action_names))
     chains = [Action(grammar.render([name] * grammar.max_chain_length)) for name in names]
     tokens = encode_completions(chains, load_own_tokenizer(config.actor)) if chains else []
-    return max(map(len, tokens), default=guess)
+    longest = max(map(len, tokens), default=None)
+    return guess if longest is None else (longest, "the longest chain and its end")
+
+
+def chain_length(world: WorldFacts) -> tuple[int, str]:
+    """Actions of a chain at most."""
+    if world.has_chance:
+        return 1, "one action, whose result has chance in it: to look after each"
+    why = "as long as the longest of all shortest ways, so that one chain can reach the goal"
+    return _within(world.longest_path, 1, LONGEST_CHAIN, why)
+
+
+def num_chains(world: WorldFacts, length: int) -> tuple[int, str]:
+    """Chains of an episode at most."""
+    needed = 4 * math.ceil(world.longest_path / length)
+    if needed > world.max_chains:
+        return needed, "four times what the longest solution takes"
+    return world.max_chains, "the world's own number"
+
+
+def penalty(world: WorldFacts) -> tuple[float, str]:
+    """The reward of a completion that is no chain."""
+    if -world.worst_reward > 2 * world.reward_scale:
+        return -_rounded(-world.worst_reward), "the worst reward"
+    return -_rounded(2 * world.reward_scale), "twice the usual return"
+
+
+def margin(world: WorldFacts) -> tuple[float, str]:
+    """The least difference of two chains that make a pair: nearly equal ones teach little."""
+    share, why = (1, ", since chance makes all small") if world.has_chance else (4, "")
+    return _rounded(share / 100 * world.reward_scale), f"{share} % of the usual return{why}"
+
+
+def horizon(world: WorldFacts) -> tuple[float, str]:
+    """The critic's discount."""
+    length = "four times as long as" if world.has_chance else "as long as"
+    return gamma_of(world.path_length, world.has_chance), f"a horizon {length} a solved episode"
 
 
 RULES = {
-    "environment.max_chain_length": SizingRule(
-        lambda world, config: 1 if world.has_chance else min(world.longest_path, LONGEST_CHAIN),
-        "as long as the longest of all shortest ways to the goal, so that one chain can reach it;"
-        " one action where actions have chance results, to look after each",
-    ),
+    "environment.max_chain_length": SizingRule(lambda world, config: chain_length(world)),
     "environment.max_chains": SizingRule(
-        lambda world, config: max(
-            world.max_chains,
-            4 * math.ceil(world.longest_path / config.environment.max_chain_length),
-        ),
-        "the world's own number, or four times what the longest solution takes",
+        lambda world, config: num_chains(world, config.environment.max_chain_length)
     ),
-    "environment.invalid_penalty": SizingRule(
-        lambda world, config: -_rounded(max(2 * world.reward_scale, -world.worst_reward)),
-        "twice the usual return, or the worst reward if that is worse",
-    ),
+    "environment.invalid_penalty": SizingRule(lambda world, config: penalty(world)),
     "environment.chain_cost": SizingRule(
-        lambda world, config: 0.0 if world.has_chance else _rounded(0.04 * world.reward_scale),
-        "4 % of the usual return asks for few calls; none where it takes many looks to be safe",
+        lambda world, config: (
+            (0.0, "none: it takes many looks to be safe from chance")
+            if world.has_chance
+            else (_rounded(0.04 * world.reward_scale), "4 % of the usual return asks for few calls")
+        )
     ),
-    "actor.max_new_tokens": SizingRule(
-        lambda world, config: room_for_a_chain(config),
-        "the longest chain and its end, by the tokenizer of a model that is there; else two tokens"
-        " for each action, and the brackets",
-    ),
+    "actor.max_new_tokens": SizingRule(lambda world, config: room_for_a_chain(config)),
     "warm_start.behavior.num_chains": SizingRule(
-        lambda world, config: _clamped(
-            MOST_CLONES_OF_A_WAY * world.num_ways, FEWEST_CLONES, MOST_CLONES
-        ),
-        f"{MOST_CLONES_OF_A_WAY} for each different best way, {FEWEST_CLONES:,} at least for the"
-        f" form, {MOST_CLONES:,} at most",
+        lambda world, config: _within(
+            MOST_CLONES_OF_A_WAY * world.num_ways,
+            FEWEST_CLONES,
+            MOST_CLONES,
+            f"{MOST_CLONES_OF_A_WAY} for each different best way",
+        )
     ),
     "warm_start.behavior.competent_fraction": SizingRule(
-        lambda world, config: best_share(world, config.environment.template),
-        f"a tenth of what is cloned, or each different best way {CLONES_OF_A_WAY} times: where"
-        " hardly two states share one, they have to be learnt by heart; all of it where a world"
-        " speaks in sentences, which have to be read first",
+        lambda world, config: best_share(world, config.environment.template)
     ),
     "warm_start.training.batch_size": SizingRule(
-        lambda world, config: 32,
-        "32 over all processes: it takes many updates to learn a form",
+        lambda world, config: (32, "32 over all processes: a form takes many updates"),
         is_shared=True,
     ),
-    "critic.config.gamma": SizingRule(
-        lambda world, config: gamma_of(world.path_length, world.has_chance),
-        "a horizon as long as a solved episode, four times that where there is chance",
-    ),
-    "critic.collect.num_episodes": SizingRule(
-        lambda world, config: num_episodes(world),
-        f"six from each state, two where there are many, {MOST_ROWS:,} at most; more where luck has"
-        " to even out, most where no model tells what is to be expected",
-    ),
+    "critic.config.gamma": SizingRule(lambda world, config: horizon(world)),
+    "critic.collect.num_episodes": SizingRule(lambda world, config: num_episodes(world)),
     "critic.collect.shard_size": SizingRule(
-        lambda world, config: min(960, -(-config.critic.collect.num_episodes // 4)),
-        "a quarter of the episodes, 960 at most: work for several processes",
+        lambda world, config: _within(
+            -(-config.critic.collect.num_episodes // 4), 1, 960, "a quarter of the episodes"
+        )
     ),
     "critic.training.batch_size": SizingRule(
-        lambda world, config: _clamped(world.num_states / 8, 8, 240),
-        "an eighth of the states, 240 at most, over all processes",
+        lambda world, config: _within(
+            world.num_states / 8, 8, 240, "an eighth of the states, over all processes"
+        ),
         is_shared=True,
     ),
     "simpo.preferences.num_states": SizingRule(
-        lambda world, config: _clamped(
-            4 * world.num_states, 1024, max(4_000, min(3 * world.num_states, MOST_ROWS))
-        ),
-        f"each state four times, three times where there are many, {MOST_ROWS:,} at most",
+        lambda world, config: _within(
+            4 * world.num_states,
+            1024,
+            max(4_000, min(3 * world.num_states, MOST_ROWS)),
+            "each state four times",
+        )
     ),
     "simpo.preferences.num_candidates": SizingRule(
-        lambda world, config: _clamped(16 * math.log2(max(world.num_actions, 2)), 16, 64),
-        "sixteen for each bit of an action: good chains are rarer where there is more to choose",
+        # Good chains are rarer where there is more to choose.
+        lambda world, config: _within(
+            16 * math.log2(max(world.num_actions, 2)), 16, 64, "sixteen for each bit of an action"
+        )
     ),
-    "simpo.preferences.min_margin": SizingRule(
-        lambda world, config: _rounded((0.01 if world.has_chance else 0.04) * world.reward_scale),
-        "4 % of the usual return: pairs of nearly equal chains teach little, and disturb; 1 % where"
-        " chance makes all differences small",
-    ),
+    "simpo.preferences.min_margin": SizingRule(lambda world, config: margin(world)),
     "simpo.training.batch_size": SizingRule(
-        lambda world, config: 64, "64 over all processes", is_shared=True
+        lambda world, config: (64, "64 over all processes"), is_shared=True
     ),
     "simpo.training.num_epochs": SizingRule(
-        lambda world, config: max(
-            1, round(rows_of_simpo(world) / config.simpo.preferences.num_states)
-        ),
-        f"as many as come to {ROWS_OF_AN_ACTION} rows for each action of each state's solution",
+        lambda world, config: num_epochs(world, config.simpo.preferences.num_states)
     ),
-    "target": SizingRule(lambda world, config: target_of(world), "as much as this world allows"),
+    "target": SizingRule(lambda world, config: target_of(world)),
     "num_rounds": SizingRule(
-        lambda world, config: 12 if config.target else 2,
-        "twelve; two where no figure can tell when it is enough",
+        lambda world, config: (
+            (12, "twelve at most")
+            if config.target
+            else (2, "two, since no figure can tell when it is enough")
+        )
     ),
 }
 """By the settings, dotted; in this order, as some go by what others have set."""
 
 
-def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dict[str, Any]]:
-    """A configuration with numbers in the place of nulls, and these by their keys.
+def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dict[str, tuple]]:
+    """A configuration with numbers in the place of nulls; these by their keys, each with its why.
 
     So many `processes` share batches out.
     """
     chosen = {}
     for key, rule in RULES.items():
         if is_null(config, key):
-            value = rule.value(world, config)
-            chosen[key] = max(1, round(value / processes)) if rule.is_shared else value
-            config = with_values(config, {key: chosen[key]})
+            value, why = rule.value(world, config)
+            value = max(1, round(value / processes)) if rule.is_shared else value
+            chosen[key] = value, why
+            config = with_values(config, {key: value})
     return config, chosen
 
 
