@@ -14,6 +14,7 @@ from lactchain.data.intervals import paired_interval
 from lactchain.environments.views import State
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import RunView, open_run
+from lactchain.runs.preflight import unread_models
 from lactchain_extras.explorer.summary import chosen_round, round_name
 
 FIGURES = {
@@ -143,17 +144,20 @@ def outcomes(run: RunView) -> dict[str, tuple[float, float]]:
 
 def settings(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """The settings in which any run differs from the first, a column for each run."""
-    first, *others = (run.config for run in runs)
-    changed = {name for other in others for name in differences(first, other)} - {*NO_CHANGE}
-    flat = [differences({}, run.config) for run in runs]
+    flat = [_flat(run) for run in runs]
+    changed = {name for other in flat[1:] for name in differences(flat[0], other)}
     return [
         {"setting": name}
-        | {
-            run: _short(told.get(name, (None, None))[1])
-            for run, told in zip(names(runs), flat, strict=True)
-        }
+        | {run: _short(told.get(name)) for run, told in zip(names(runs), flat, strict=True)}
         for name in sorted(changed)
     ]
+
+
+def _flat(run: RunView) -> dict[str, Any]:
+    """The settings that may matter to what a run came to, dotted."""
+    ignored = {*NO_CHANGE, *unread_models(run.config)}
+    found = differences({}, run.config)
+    return {name: now for name, (_, now) in found.items() if name not in ignored}
 
 
 def figures(runs: Sequence[RunView]) -> list[dict[str, Any]]:
@@ -176,8 +180,7 @@ def over_seeds(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """
     groups: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
-        flat = {name: now for name, (_, now) in differences({}, run.config).items()}
-        kept = {name: now for name, now in flat.items() if name not in {*NO_CHANGE, "run.seed"}}
+        kept = {name: now for name, now in _flat(run).items() if name != "run.seed"}
         groups.setdefault(json.dumps(kept, sort_keys=True), []).append(number)
     rows, seeds = figures(runs), [run.config.get("run", {}).get("seed") for run in runs]
     return [

@@ -16,7 +16,7 @@ from lactchain.data.intervals import paired_interval
 from lactchain.runs.console import console
 from lactchain.runs.run import read_summary
 from lactchain.storage.files import to_json
-from lactchain.storage.manifests import write_run_file, write_with_manifest
+from lactchain.storage.manifests import read_run_file, write_run_file, write_with_manifest
 from lactchain_extras import comparing
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.inspections import left_out
@@ -46,6 +46,20 @@ def run(tmp_path):
         return str(folder)
 
     return write
+
+
+def test_models_that_runs_build_for_themselves_are_no_difference_of_settings(run):
+    views = []
+    for seed, shape in ((0, {"hidden_size": 8}), (1, {"hidden_size": 8}), (2, None)):
+        folder = Path(run(str(seed), [1, 2], seed=seed))
+        told = read_run_file(folder)
+        told["config"] |= {"tiny": shape, "actor": {"model": f"{folder}/base/actor"}}
+        write_run_file(folder, told)
+        views.append(open_run(folder))
+    assert [row["setting"] for row in comparing.settings(views[:2])] == ["run.seed"]
+    assert "actor.model" in [row["setting"] for row in comparing.settings(views)]
+    (group,) = comparing.over_seeds(views)
+    assert group["seeds"] == 2
 
 
 def test_gains_and_losses_are_of_the_same_start_states(run):

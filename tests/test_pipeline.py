@@ -24,7 +24,6 @@ from training_setups import exit_codes, logs
 
 from lactchain import ConfigError, RunConfig, read_trajectories
 from lactchain.config.parsing import load as read_config
-from lactchain.config.parsing import to_dict
 from lactchain.errors import CollapseError
 from lactchain.runs.run import read_metrics
 from lactchain.stages import round_results, run_pipeline
@@ -64,6 +63,9 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     assert summary["bases"]["critic"]["sha256"] == sums
     played = sum(played_actions(run / f"round_{number}") for number in (1, 2))
     assert summary["num_env_steps"] == played
+    kept = read_config(run / "config.yaml")
+    for model in (kept["actor"]["model"], kept["critic"]["config"]["model"]):
+        assert (Path(model) / "model.safetensors").is_file()  # what it names is there
     names = {"report.html", "episodes.json", "episodes_before.json", "values.json", "episode.gif"}
     assert names <= {path.name for path in run.iterdir()}
     redone = [run, run / "round_2/simpo", run / "round_2/evaluation"]
@@ -88,8 +90,9 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
     assert "<html" in (run / "report.html").read_text()
     shutil.rmtree(run / "round_2")
     (run / "summary.json").unlink()
-    told = {"config": to_dict(replace(config, target={"success_rate": 0.0}))}
-    write_run_file(run, read_run_file(run) | told)
+    told = read_run_file(run)
+    told["config"]["target"] = {"success_rate": 0.0}
+    write_run_file(run, told)
     stopped = run_here("run_pipeline", replace(config, target={"success_rate": 0.0}))
     assert stopped["num_rounds"] == 1 and stopped["target_met"]
     metrics = {r["step"]: r for r in read_metrics(run) if "eval/success_rate" in r}

@@ -243,14 +243,12 @@ class Rounds:
     def _build_tiny_models(self) -> None:
         from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 
-        actor, encoder = (str(self.run.directory / "base" / name) for name in ("actor", "encoder"))
         if distributed.is_main():
-            seed = self.config.run.seed
-            words = [self.config.actor.strategy]
-            prepare_tiny_actor(actor, self.config.tiny, self.config.environment, seed, words)
-            prepare_tiny_encoder(encoder, actor)
+            config, words = self.config, [self.actor.strategy]
+            shape, world, seed = config.tiny, config.environment, config.run.seed
+            prepare_tiny_actor(self.actor.model, shape, world, seed, words)
+            prepare_tiny_encoder(self.encoder, self.actor.model)
         distributed.barrier()
-        self.actor, self.encoder = replace(self.actor, model=actor), encoder
 
 
 @contextmanager
