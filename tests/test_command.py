@@ -57,6 +57,8 @@ def test_an_unknown_name_lists_those_there_are():
         shipped.with_files("search", ["--config", "cartpol"])
     with pytest.raises(ConfigError, match=r"no such command; did you mean train_critic or"):
         shipped.script("train_critc")
+    with pytest.raises(ConfigError, match=r"no such command; did you mean quickstart\?"):
+        shipped.script("quickstrat")
     refused = run("evaluate", "--config", "tiny")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert re.fullmatch(r"error: --config tiny: expected a file, or one of .+\n", refused.stderr)

@@ -26,7 +26,7 @@ def script(name: str) -> Path:
     """The file of a script; `ConfigError` with the nearest names where there is none."""
     found = scripts()
     if name not in found:
-        near = difflib.get_close_matches(name, found, n=3)
+        near = difflib.get_close_matches(name, [*found, "quickstart"], n=3)
         mend = f"did you mean {' or '.join(near)}?" if near else "`lactchain` alone lists them"
         raise ConfigError(f"{name}: no such command; {mend}")
     return found[name]
