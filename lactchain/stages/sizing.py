@@ -10,26 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from lactchain.config.parsing import Config, with_values
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.stages.world_facts import BY_MODEL, WorldFacts, gamma_of
 from lactchain.types import Action
-
-
-class SizingRule(NamedTuple):
-    """How a setting follows from the world.
-
-    Attributes:
-        value: from the world's size and the configuration as it stands; and why it is this one,
-            in the words of the half of the rule that applies.
-        is_shared: whether these are rows of a batch, which the processes share out.
-    """
-
-    value: Callable[[WorldFacts, Any], tuple[Any, str]]
-    is_shared: bool = False
 
 
 def _within(value: float, least: int, most: int, why: str) -> tuple[int, str]:
@@ -162,79 +149,62 @@ def horizon(world: WorldFacts) -> tuple[float, str]:
     return gamma_of(world.path_length, world.has_chance), f"a horizon {length} a solved episode"
 
 
-RULES = {
-    "environment.max_chain_length": SizingRule(lambda world, config: chain_length(world)),
-    "environment.max_chains": SizingRule(
-        lambda world, config: num_chains(world, config.environment.max_chain_length)
+RULES: dict[str, Callable[[WorldFacts, Any], tuple[Any, str]]] = {
+    "environment.max_chain_length": lambda world, config: chain_length(world),
+    "environment.max_chains": lambda world, config: num_chains(
+        world, config.environment.max_chain_length
     ),
-    "environment.invalid_penalty": SizingRule(lambda world, config: penalty(world)),
-    "environment.chain_cost": SizingRule(
-        lambda world, config: (
-            (0.0, "none: it takes many looks to be safe from chance")
-            if world.has_chance
-            else (_rounded(0.04 * world.reward_scale), "4 % of the usual return asks for few calls")
-        )
+    "environment.invalid_penalty": lambda world, config: penalty(world),
+    "environment.chain_cost": lambda world, config: (
+        (0.0, "none: it takes many looks to be safe from chance")
+        if world.has_chance
+        else (_rounded(0.04 * world.reward_scale), "4 % of the usual return asks for few calls")
     ),
-    "actor.max_new_tokens": SizingRule(lambda world, config: room_for_a_chain(config)),
-    "warm_start.behavior.num_chains": SizingRule(
-        lambda world, config: _within(
-            MOST_CLONES_OF_A_WAY * world.num_ways,
-            FEWEST_CLONES,
-            MOST_CLONES,
-            f"{MOST_CLONES_OF_A_WAY} for each different best way",
-        )
+    "actor.max_new_tokens": lambda world, config: room_for_a_chain(config),
+    "warm_start.behavior.num_chains": lambda world, config: _within(
+        MOST_CLONES_OF_A_WAY * world.num_ways,
+        FEWEST_CLONES,
+        MOST_CLONES,
+        f"{MOST_CLONES_OF_A_WAY} for each different best way",
     ),
-    "warm_start.behavior.competent_fraction": SizingRule(
-        lambda world, config: best_share(world, config.environment.template)
+    "warm_start.behavior.competent_fraction": lambda world, config: best_share(
+        world, config.environment.template
     ),
-    "warm_start.training.batch_size": SizingRule(
-        lambda world, config: (32, "32 over all processes: a form takes many updates"),
-        is_shared=True,
+    "warm_start.training.batch_size": lambda world, config: (
+        32, "32 over all processes: a form takes many updates"
     ),
-    "critic.config.gamma": SizingRule(lambda world, config: horizon(world)),
-    "critic.collect.num_episodes": SizingRule(lambda world, config: num_episodes(world)),
-    "critic.collect.shard_size": SizingRule(
-        lambda world, config: _within(
-            -(-config.critic.collect.num_episodes // 4), 1, 960, "a quarter of the episodes"
-        )
+    "critic.config.gamma": lambda world, config: horizon(world),
+    "critic.collect.num_episodes": lambda world, config: num_episodes(world),
+    "critic.collect.shard_size": lambda world, config: _within(
+        -(-config.critic.collect.num_episodes // 4), 1, 960, "a quarter of the episodes"
     ),
-    "critic.training.batch_size": SizingRule(
-        lambda world, config: _within(
-            world.num_states / 8, 8, 240, "an eighth of the states, over all processes"
-        ),
-        is_shared=True,
+    "critic.training.batch_size": lambda world, config: _within(
+        world.num_states / 8, 8, 240, "an eighth of the states, over all processes"
     ),
-    "simpo.preferences.num_states": SizingRule(
-        lambda world, config: _within(
-            4 * world.num_states,
-            1024,
-            max(4_000, min(3 * world.num_states, MOST_ROWS)),
-            "each state four times",
-        )
+    "simpo.preferences.num_states": lambda world, config: _within(
+        4 * world.num_states,
+        1024,
+        max(4_000, min(3 * world.num_states, MOST_ROWS)),
+        "each state four times",
     ),
-    "simpo.preferences.num_candidates": SizingRule(
-        # Good chains are rarer where there is more to choose.
-        lambda world, config: _within(
-            16 * math.log2(max(world.num_actions, 2)), 16, 64, "sixteen for each bit of an action"
-        )
+    # Good chains are rarer where there is more to choose.
+    "simpo.preferences.num_candidates": lambda world, config: _within(
+        16 * math.log2(max(world.num_actions, 2)), 16, 64, "sixteen for each bit of an action"
     ),
-    "simpo.preferences.min_margin": SizingRule(lambda world, config: margin(world)),
-    "simpo.training.batch_size": SizingRule(
-        lambda world, config: (64, "64 over all processes"), is_shared=True
+    "simpo.preferences.min_margin": lambda world, config: margin(world),
+    "simpo.training.batch_size": lambda world, config: (64, "64 over all processes"),
+    "simpo.training.num_epochs": lambda world, config: num_epochs(
+        world, config.simpo.preferences.num_states
     ),
-    "simpo.training.num_epochs": SizingRule(
-        lambda world, config: num_epochs(world, config.simpo.preferences.num_states)
+    "target": lambda world, config: target_of(world),
+    "num_rounds": lambda world, config: (
+        (12, "twelve at most")
+        if config.target
+        else (2, "two, since no figure can tell when it is enough")
     ),
-    "target": SizingRule(lambda world, config: target_of(world)),
-    "num_rounds": SizingRule(
-        lambda world, config: (
-            (12, "twelve at most")
-            if config.target
-            else (2, "two, since no figure can tell when it is enough")
-        )
-    ),
-}
-"""By the settings, dotted; in this order, as some go by what others have set."""
+}  # fmt: skip
+"""By the settings, dotted, in this order, as some go by what others have set: the value by the
+world's size and the configuration as it stands, and why, in the words of the half that applies."""
 
 
 def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dict[str, tuple]]:
@@ -245,8 +215,9 @@ def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dic
     chosen = {}
     for key, rule in RULES.items():
         if is_null(config, key):
-            value, why = rule.value(world, config)
-            value = max(1, round(value / processes)) if rule.is_shared else value
+            value, why = rule(world, config)
+            if key.endswith(".batch_size"):
+                value = max(1, round(value / processes))
             chosen[key] = value, why
             config = with_values(config, {key: value})
     return config, chosen
