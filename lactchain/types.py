@@ -5,7 +5,6 @@ processes, into parquet and into notebooks.
 """
 
 import html
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -70,21 +69,6 @@ class ChainGrammar:
         """The text of a chain of action indices, in the very letters the extractor accepts."""
         names = (self.action_names[a] for a in actions)
         return f"{self.opening}{self.separator.join(names)}{self.closing}"
-
-    @property
-    def pattern(self) -> str:
-        """All completions as a regular expression, for engines that constrain by one.
-
-        Sentencepiece tokenizers begin what they say with a space, which may stand in front.
-        """
-        name = f"({'|'.join(map(_literal, self.action_names))})"
-        later = f"({_literal(self.separator)}{name}){{0,{self.max_chain_length - 1}}}"
-        return f" ?{_literal(self.opening)}{name}{later}{_literal(self.closing)}"
-
-
-def _literal(text: str) -> str:
-    """A text as a regular expression; `re.escape` also escapes what some engines do not know."""
-    return re.sub(r"[\\.^$*+?()\[\]{}|]", r"\\\g<0>", text)
 
 
 @dataclass(frozen=True)

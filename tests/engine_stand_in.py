@@ -20,6 +20,7 @@ from typing import Any
 from engine_words import VLLM, VLLM_DEFAULTS, VLLM_LOAD, VLLM_TOKENIZE, VLLM_UNLOAD, amiss
 
 from lactchain import ChainGrammar, LanguageActor, SamplerConfig
+from lactchain_extras.serving.policy import pattern_of
 
 BATCH = 64
 CACHE = 'vllm:cache_config_info{enable_prefix_caching="True"} 1.0'
@@ -247,7 +248,7 @@ class Engine(Server):
     def _load(
         self, adapter: str | None, pattern: str | None, temperature: float, max_tokens: int
     ) -> LanguageActor:
-        assert pattern in (None, self.grammar.pattern), pattern
+        assert pattern in (None, pattern_of(self.grammar)), pattern
         config = SamplerConfig(
             str(self.model), adapter=adapter, temperature=temperature, max_new_tokens=max_tokens,
             decoding="free" if pattern is None else "constrained",

@@ -1,6 +1,7 @@
 """vLLM and SGLang by the words of their sources, and the doctor of a server."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -11,11 +12,11 @@ from engine_words import SGLANG, SGLANG_LOAD, VLLM, VLLM_DEFAULTS, VLLM_TOKENIZE
 from script_setups import GRID
 from serving_setups import GRAMMAR, STATE, asked_of, same
 
-from lactchain import LanguageActor, PlayerConfig, Rollouts, make_language_env
+from lactchain import ChainGrammar, LanguageActor, PlayerConfig, Rollouts, make_language_env
 from lactchain.data.episodes import sampled_episodes
 from lactchain.errors import ServerError
 from lactchain_extras.serving.dialects import DIALECTS, Request
-from lactchain_extras.serving.policy import ServedActor
+from lactchain_extras.serving.policy import ServedActor, pattern_of
 from lactchain_extras.serving.servers import sync
 from lactchain_extras.stages.doctor import DoctorConfig, examine, main
 
@@ -306,3 +307,14 @@ def test_of_a_server_that_knows_texts_alone_less_is_asked(weights, capsys):
         with pytest.raises(ServerError, match=r"all of 2 checks to pass, 1 did not \(seeds\)"):
             main(config)
     assert "'answer 0', text alone" in capsys.readouterr().out
+
+
+def test_the_pattern_of_a_grammar_is_its_completions():
+    grammar = ChainGrammar(("go", "a.b", "(x|y)", "[z]"), max_chain_length=2)
+    pattern = pattern_of(grammar)
+    assert grammar.render([0, 1]) == '["go", "a.b"]'
+    said = list(grammar.completions())
+    assert len(said) == 4 + 16 and all(re.fullmatch(pattern, text) for text in said)
+    assert re.fullmatch(pattern, ' ["go"]')  # as sentencepiece begins
+    for text in ('["gone"]', '["aXb"]', '["x"]', '["go", "go", "go"]', "[]", '["go"', '  ["go"]'):
+        assert not re.fullmatch(pattern, text)

@@ -1,7 +1,5 @@
 """Trajectories, pairs and grammars: derived numbers, checks on construction, and their text."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -117,13 +115,3 @@ def test_html_of_trajectories_and_pairs_is_escaped():
 def test_impossible_grammars_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         ChainGrammar(**arguments)
-
-
-def test_the_pattern_of_a_grammar_is_its_completions():
-    grammar = ChainGrammar(("go", "a.b", "(x|y)", "[z]"), max_chain_length=2)
-    assert grammar.render([0, 1]) == '["go", "a.b"]'
-    said = list(grammar.completions())
-    assert len(said) == 4 + 16 and all(re.fullmatch(grammar.pattern, text) for text in said)
-    assert re.fullmatch(grammar.pattern, ' ["go"]')  # as sentencepiece begins
-    for text in ('["gone"]', '["aXb"]', '["x"]', '["go", "go", "go"]', "[]", '["go"', '  ["go"]'):
-        assert not re.fullmatch(grammar.pattern, text)

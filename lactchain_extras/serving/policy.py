@@ -74,7 +74,7 @@ class ServedActor:
         self._lost = order(self.dialect, adapter, config.adapter) if loaded else None
         self._pattern, self._max_tokens = None, config.max_new_tokens
         if config.decoding == "constrained":
-            self._pattern = grammar.pattern
+            self._pattern = pattern_of(grammar)
             # A token has a letter at least; a space may come first, and an end comes last.
             longest = max(len(name.encode()) for name in grammar.action_names)
             around = len(f"{grammar.opening}{grammar.closing}".encode())
@@ -189,6 +189,21 @@ class ServedActor:
                     "`lactchain doctor` says which"
                 )
         return text
+
+
+def pattern_of(grammar: ChainGrammar) -> str:
+    """All completions of a grammar as a regular expression, by which engines constrain.
+
+    Sentencepiece tokenizers begin what they say with a space, which may stand in front.
+    """
+    name = f"({'|'.join(map(_literal, grammar.action_names))})"
+    later = f"({_literal(grammar.separator)}{name}){{0,{grammar.max_chain_length - 1}}}"
+    return f" ?{_literal(grammar.opening)}{name}{later}{_literal(grammar.closing)}"
+
+
+def _literal(text: str) -> str:
+    """A text as a regular expression; `re.escape` also escapes what some engines do not know."""
+    return re.sub(r"[\\.^$*+?()\[\]{}|]", r"\\\g<0>", text)
 
 
 def drift_in(
