@@ -99,7 +99,7 @@ def test_an_agent_values_states_as_they_are_worth(kind, fault, monkeypatch):
     monkeypatch.setitem(gym.registry, spec.id, spec)
     config, num_steps = AGENTS[kind]
     envs = MemberEnvs(spec.id, 1, NUM_COPIES, seed=0, fault=fault, is_box=kind is DDPG)
-    agent = kind([config], envs.observation_space, envs.action_space, seed=0)
+    agent = kind(config, envs.observation_space, envs.action_space, seed=0)
     while envs.num_env_steps < num_steps:
         agent.advance(envs, envs.num_env_steps / num_steps)
     expected = PROBES[fault].values()

@@ -157,7 +157,7 @@ def test_a_pipeline_prints_its_rounds_one_table_and_what_to_do_next(
     assert not CONTROL.search(shown)
     assert shown.count("┏") == 1 and "Critic" not in shown
     assert re.findall(r"^ +(\d+) +[.\d]+ ", shown, re.MULTILINE) == ["0", "1"]
-    assert "no round has met the target" in shown.partition("of a film")[2]
+    assert "there is no target to meet" in shown.partition("of a film")[2]
     taken = float(re.search(rf"everything is in {tmp_path}/run \((.+) MB\)", shown)[1])
     assert taken == pytest.approx(size_of(tmp_path / "run") / 1e6, rel=0.2)
     commands = re.findall(r"^  (.+)$", shown, re.MULTILINE)[-3:]

@@ -4,7 +4,7 @@ import pytest
 from run_setups import start
 
 from lactchain.inspection.run_view import open_run
-from lactchain.runs.distributed import on_processes
+from lactchain.runs.process import on_processes
 from lactchain.storage.manifests import write_run_file
 from lactchain_extras.explorer.summary import status
 

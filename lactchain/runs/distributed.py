@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -72,15 +72,6 @@ def world_size() -> int:
 def is_main() -> bool:
     """Whether this process is the one that writes."""
     return rank() == 0
-
-
-def on_processes(words: Sequence[str], count: int) -> list[str]:
-    """The words of a command as they are typed to start it on so many processes."""
-    program, *others = words
-    if count == 1 or others[0] == "quickstart":  # which starts its own
-        return [*words]
-    launcher = ["torchrun", "--standalone", "--nproc-per-node", str(count)]
-    return [*launcher, *(others if program == "python" else ["-m", *words])]
 
 
 def check_launcher() -> None:

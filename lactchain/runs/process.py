@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -272,6 +272,15 @@ def num_cores() -> int:
     else:
         cores = os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def on_processes(words: Sequence[str], count: int) -> list[str]:
+    """The words of a command as they are typed to start it on so many processes."""
+    program, *others = words
+    if count == 1 or others[0] == "quickstart":  # which starts its own
+        return [*words]
+    launcher = ["torchrun", "--standalone", "--nproc-per-node", str(count)]
+    return [*launcher, *(others if program == "python" else ["-m", *words])]
 
 
 def provenance() -> dict[str, Any]:

@@ -28,7 +28,7 @@ from lactchain.environments.registry import modules_of
 from lactchain.errors import CollapseError
 from lactchain.runs import distributed
 from lactchain.runs.console import console, figures, plain
-from lactchain.runs.process import is_dry_run
+from lactchain.runs.process import is_dry_run, on_processes
 from lactchain.runs.progress import under_way
 from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
@@ -192,7 +192,7 @@ def command(script: str, options: Mapping[str, Any], processes: int = 1) -> str:
         start = ["python", str(began.with_name(f"{script}.py"))]
     typed = {key: v if isinstance(v, str) else json.dumps(v) for key, v in options.items()}
     words = [word for key, value in typed.items() for word in (f"--{key}", value)]
-    return shlex.join(distributed.on_processes([*start, *words], processes))
+    return shlex.join(on_processes([*start, *words], processes))
 
 
 def _watching(config: RunPipelineConfig) -> dict[str, Any]:

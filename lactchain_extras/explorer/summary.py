@@ -12,7 +12,7 @@ from lactchain.data.evaluations import EpisodeResult, by_part, success_figures
 from lactchain.data.intervals import share_interval
 from lactchain.environments.views import State
 from lactchain.inspection.run_view import RunView, round_of
-from lactchain.runs.distributed import on_processes
+from lactchain.runs.process import on_processes
 from lactchain.types import Trajectory
 from lactchain_extras.explorer.inspections import token_values
 from lactchain_extras.explorer.tables import key
