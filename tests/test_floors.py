@@ -1,6 +1,5 @@
 """Scripted policies of Maze and Wordle, and what they earn, exactly and in play."""
 
-from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -15,7 +14,7 @@ from lactchain.environments.scripted import Mixture, RandomChains
 from lactchain_extras.maze import PARTIAL_TEMPLATE, LegalMoves, MazeTables
 from lactchain_extras.stages.play import HumanPolicy
 from lactchain_extras.wordle.env import ConsistentWords, Wordle
-from lactchain_extras.wordle.words import WordTables, word_tables
+from lactchain_extras.wordle.words import SOLVED, WordTables, word_tables
 
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")
 FEW = [*Wordle().tables.words[::20]]
@@ -63,6 +62,34 @@ def maze_returns(tables: MazeTables, policy: np.ndarray, max_moves: int = 100) -
         outcomes = tables.rewards + values[tables.next_state]
         values = np.where(tables.terminal, 0.0, (policy * outcomes).sum(axis=1))
     return values[tables.model.non_terminal]
+
+
+def wordle_return(tables: WordTables, num_tries: int = 6) -> float:
+    """Expected return of guessing a random word among those that fit.
+
+    With n words that fit and t tries left, all pairs of guess g and hidden word h being equally
+    likely, J_t(words) = n⁻² Σ_g Σ_{h ≠ g} (J_{t−1}(words that fit after g is marked by h) − 1).
+    """
+
+    @cache
+    def expected(words: tuple[int, ...], tries: int) -> float:
+        count = len(words)
+        if count == 1 or tries == 0:
+            return 0.0
+        if tries == 1:
+            return (1 - count) / count
+        total = 0.0
+        for patterns in tables.patterns[np.ix_(words, words)].tolist():
+            groups: dict[int, list[int]] = {}
+            for word, pattern in zip(words, patterns, strict=True):
+                groups.setdefault(pattern, []).append(word)
+            groups.pop(SOLVED)
+            for fitting in groups.values():
+                later = expected(tuple(fitting), tries - 1) if len(fitting) > 1 else 0.0
+                total += len(fitting) * (later - 1)
+        return total / count**2
+
+    return expected(tuple(range(len(tables.words))), num_tries)
 
 
 def best_wordle_return(tables: WordTables, num_tries: int = 6) -> float:
@@ -128,17 +155,9 @@ def test_played_returns_of_random_moves_are_the_exact_ones(policy, moves):
     assert_mean(returns(layout, policy, from_every_cell(40)), exact)
 
 
-@pytest.mark.parametrize("num_guesses", [0, 1])
-def test_words_that_fit_are_drawn_alike(num_guesses):
-    env = language_env(WORDLE.id, WORDLE.kwargs, extractor="utterance")
-    text, _ = env.reset(seed=0)
-    for number in range(num_guesses):
-        text = env.step(env.grammar.render([number]))[0]
-    said = Counter(action.text for action in ConsistentWords(env).act([text] * 3000, range(3000)))
-    fitting = np.flatnonzero(env.env.unwrapped.fits)
-    assert said.keys() == {env.grammar.render([number]) for number in fitting}
-    mean = 3000 / len(fitting)
-    assert len(fitting) > 1 and all(abs(n - mean) < 5 * mean**0.5 for n in said.values())
+def test_played_returns_of_fitting_words_are_the_exact_ones():
+    exact = wordle_return(word_tables(tuple(FEW)))
+    assert_mean(returns(WORDLE, ConsistentWords, games(700)), exact)
 
 
 @pytest.mark.parametrize("num_tries", [1, 2, 3, 6])

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import families as benchmark
+import family_models
 import numpy as np
 import pytest
 import torch
@@ -13,10 +15,11 @@ from test_training_rows import CUT, ENDED, TEMPLATE, TOKENIZER
 from trajectories import trajectory
 
 import lactchain
-from lactchain import ActorConfig, NonFiniteError, RunConfig
+from lactchain import ActorConfig, ConfigError, NonFiniteError, RunConfig
+from lactchain.models.families import FAMILIES
 from lactchain_extras.stages.train_mc import TrainMCConfig
 from lactchain_extras.token_values.losses import ilql_losses, monte_carlo_losses
-from lactchain_extras.token_values.model import ValueHead
+from lactchain_extras.token_values.model import ValueHead, ValueMeaning, ValueModel
 from lactchain_extras.token_values.token_view import (
     mean_return,
     monte_carlo_targets,
@@ -24,6 +27,8 @@ from lactchain_extras.token_values.token_view import (
     token_view,
 )
 from lactchain_extras.token_values.trees import prefix_trees
+
+REFUSED = [family for family in family_models.FAMILIES if family.model_type not in FAMILIES]
 
 
 def test_values_learn_from_data_of_ones_own_and_are_found_in_their_run(weights, tmp_path):
@@ -36,6 +41,13 @@ def test_values_learn_from_data_of_ones_own_and_are_found_in_their_run(weights, 
     )
     assert run_here("train_mc", config)["num_decisions"] == 12
     assert lactchain.load_values(tmp_path / "mc").meaning.method == "mc"
+
+
+@pytest.mark.parametrize("family", REFUSED, ids=lambda family: family.name)
+def test_a_model_of_another_family_is_refused(family):
+    bench = benchmark.Bench(family)
+    with pytest.raises(ConfigError, match="docs/model_families.md"):
+        ValueModel(bench.model, bench.tokenizer, ValueMeaning("mc", 1.0, "", 1, 8))
 
 
 @pytest.mark.parametrize("start", [3.5e38, -1e39, float("inf"), float("nan")])
