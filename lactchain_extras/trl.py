@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +26,7 @@ from lactchain.config.strategies import resolve_strategy
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import ConfigError
 from lactchain.models.generation.decoding import Decoder
-from lactchain.models.prompting import PromptTemplate, encodable, end_of_completion, render_asked
+from lactchain.models.prompting import PromptTemplate
 from lactchain.types import Action
 from lactchain_extras.ecosystems.tasks import Splits, begin, splits_of
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 OVER = "The episode is over."
-SLOT = "LACTCHAIN-TURN-SLOT"
-"""Stands for what is said while the chat template is rendered."""
 NO_TASK = (
     "train_dataset: expected a column task, so that all members of a group begin alike; make the "
     "rows by lactchain_extras.trl.tasks"
@@ -184,7 +182,7 @@ def rollout(
 
     def rollout_func(prompts: Sequence[Any], trainer: GRPOTrainer) -> dict[str, list]:
         envs.extend(make_language_env(config) for _ in range(len(envs), len(prompts)))
-        template = cache(partial(_TalkTemplate, trainer.processing_class))
+        template = cache(partial(PromptTemplate, trainer.processing_class))
         episodes = []
         for env, prompt in zip(envs, prompts, strict=False):
             told = prompt[-1] if isinstance(prompt, list) else {}
@@ -207,29 +205,6 @@ def rollout(
     return rollout_func
 
 
-class _TalkTemplate(PromptTemplate):
-    """Prompts that go on with a talk: what stands between a completion and the next one."""
-
-    def encode_next(self, observation: str) -> list[int]:
-        """The tokens between a completion, with its end, and the next one, as the talk goes on."""
-        before, after = self._between_turns
-        shown = encodable(self._trimmed_alone(observation))
-        text = self._plain.encode(shown, add_special_tokens=False).ids
-        return [*self._ids_of(before), *text, *self._ids_of(after)]
-
-    @cached_property
-    def _between_turns(self) -> tuple[str, str]:
-        """What the chat template writes before and after the user's second text."""
-        said = {"role": "assistant", "content": SLOT}
-        turns = [{"role": "user", "content": "-"}, said, {"role": "user", "content": SLOT}]
-        _, before, after = render_asked(self._tokenizer, turns).split(SLOT)
-        return before.lstrip().removeprefix(end_of_completion(self._tokenizer)), after
-
-    def _ids_of(self, text: str) -> list[int]:
-        asked = {"add_special_tokens": False, "split_special_tokens": False}
-        return self._tokenizer(text, **asked)["input_ids"]
-
-
 @dataclass
 class _Episode:
     """An episode under way, as tokens.
@@ -242,7 +217,7 @@ class _Episode:
     """
 
     env: LanguageEnv
-    template: _TalkTemplate
+    template: PromptTemplate
     prompt: list[int]
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

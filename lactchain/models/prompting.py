@@ -112,6 +112,22 @@ class PromptTemplate:
                     "conversations, or the texts alone"
                 )
 
+    def encode_next(self, observation: str) -> list[int]:
+        """The tokens between a completion, with its end, and the next one, as the talk goes on."""
+        before, after = self._between_turns
+        shown = encodable(self._trimmed_alone(observation))
+        text = self._plain.encode(shown, add_special_tokens=False).ids
+        return [*_ids(self._tokenizer, before), *text, *_ids(self._tokenizer, after)]
+
+    @cached_property
+    def _between_turns(self) -> tuple[str, str]:
+        """What the chat template writes before and after the user's second text."""
+        said = {"role": "assistant", "content": _SLOT}
+        turns = [{"role": "user", "content": "-"}, said, {"role": "user", "content": _SLOT}]
+        text = render_asked(self._tokenizer, turns)
+        _, before, after = text.split(_SLOT)
+        return before.lstrip().removeprefix(end_of_completion(self._tokenizer)), after
+
     @cached_property
     def _trimmed_alone(self) -> Callable[[str], str]:
         """What the chat template takes off a message that nothing is put before."""
