@@ -8,7 +8,7 @@ back where they were.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -247,9 +247,13 @@ class EpisodeRecord(gym.Wrapper):
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self._holders = _holders(env)
-        self._made = self._kept = _kept(self._holders)
+        self._layers = [vars(env)]
+        while isinstance(env, gym.Wrapper):
+            env = env.env
+            self._layers.append(vars(env))
+        self._made = _kept(self._layers)
         self._start: dict[str, Any] = {}
+        self._held: dict[Place, Any] = {}
         self._actions: list[Any] = []
         self._seen: dict[str, Any] = {}
 
@@ -257,7 +261,7 @@ class EpisodeRecord(gym.Wrapper):
         """Starts an episode, and a new record."""
         dice = self.env.unwrapped.np_random.bit_generator.state
         self._start = {"random": dice} if seed is None else {"seed": seed}
-        self._kept, self._actions = _kept(self._holders), []
+        self._held, self._actions = _kept(self._layers), []
         result = faults.reset(self.env, seed, _CHECK_RESET, options=options)
         return self._own(result, rewards=0.0)
 
@@ -269,10 +273,8 @@ class EpisodeRecord(gym.Wrapper):
 
     def get_state(self) -> dict[str, Any]:
         """How the episode began, the actions since, and what came of them."""
-        changed = [
-            {name: value for name, value in kept.items() if not _alike(value, made.get(name))}
-            for kept, made in zip(self._kept, self._made, strict=True)
-        ]
+        held = self._held.items()
+        changed = [[[*place], v] for place, v in held if not _alike(v, self._made.get(place))]
         start = self._start | {"kept": changed}
         return {"start": start, "actions": np.array(self._actions), "seen": self._seen}
 
@@ -299,12 +301,15 @@ class EpisodeRecord(gym.Wrapper):
                 " and keep over episodes only numbers, texts, and arrays of them"
             )
 
-    def _keep(self, changed: Sequence[Mapping[str, Any]]) -> None:
+    def _keep(self, changed: Sequence[tuple[Sequence[Any], Any]]) -> None:
         """Makes the world keep this, and else what it was made with."""
-        for held, made, changes in zip(self._holders, self._made, changed, strict=True):
-            for name, value in (made | changes).items():
-                if not _alike(_copy(held.get(name)), value):
-                    held[name] = _copy(value)
+        kept = self._made | {tuple(place): value for place, value in changed}
+        for (layer, name, *inner), value in kept.items():
+            held = self._layers[layer]
+            if inner:
+                held, (name,) = _inner(held.get(name)), inner
+            if not _alike(_copy(held.get(name)), value):
+                held[name] = _copy(value)
 
     def _own(self, result: tuple[Any, ...], rewards: float) -> tuple[Any, ...]:
         """What a reset or a step returned, with a copy of the observation, which is noted."""
@@ -319,25 +324,31 @@ def _dice_of_the_process() -> tuple[int, ...]:
     return hash(random.getstate()), hash(words.tobytes()), place
 
 
-def _holders(env: gym.Env) -> list[dict[str, Any]]:
-    """Where a world may keep something from one episode to the next.
+Place = tuple[Any, ...]
+"""Number of a layer, name of an attribute of it, and of one of what that is, if it is an object."""
 
-    Counts, levels, statistics: Gymnasium has no call for them. They lie among the attributes of
-    each layer, and of objects in them that hold nothing else, such as the running means of
-    `NormalizeObservation`.
+
+def _kept(layers: Sequence[dict[str, Any]]) -> dict[Place, Any]:
+    """Copies of what a world and its wrappers keep from one episode to the next.
+
+    Counts, levels, statistics: Gymnasium has no call for them. They are read where they lie:
+    numbers, texts, and arrays and lists of them, among the attributes of each layer, and of objects
+    in them that hold nothing else, such as the running means of `NormalizeObservation`.
     """
-    layers = [vars(env)]
-    while isinstance(env, gym.Wrapper):
-        env = env.env
-        layers.append(vars(env))
-    parts = [part for held in layers for part in held.values() if not isinstance(part, gym.Space)]
-    inner = [held for part in parts if type(held := getattr(part, "__dict__", None)) is dict]
-    return [*layers, *(held for held in inner if held and all(map(_is_kept, held.values())))]
+    found: dict[Place, Any] = {}
+    for layer, held in enumerate(layers):
+        for name, value in held.items():
+            if _is_kept(value):
+                found[layer, name] = _copy(value)
+            elif (inner := _inner(value)) and all(map(_is_kept, inner.values())):
+                found |= {(layer, name, part): _copy(v) for part, v in inner.items()}
+    return found
 
 
-def _kept(holders: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Copies of the numbers, the texts, and the arrays and lists of them that each holder has."""
-    return [{name: _copy(v) for name, v in held.items() if _is_kept(v)} for held in holders]
+def _inner(part: Any) -> dict[str, Any]:
+    """The attributes of an object; none of what is constant, or no object."""
+    inner = getattr(part, "__dict__", None)
+    return inner if type(inner) is dict and not isinstance(part, gym.Space) else {}
 
 
 def _alike(value: Any, other: Any) -> bool:
