@@ -128,10 +128,11 @@ def _launch_two(main: Callable, config_class: type, usage: str) -> None:
     """As `launch`, on two processes; this one reads the settings first, so mistakes start none."""
     from lactchain.runs.process import launch
 
-    run_ranks, codes = plugins.required("ranks", "quickstart"), []
+    codes = []
 
     @functools.wraps(main)  # whose module the help describes
     def main_of_two(config: Any) -> None:
+        run_ranks = plugins.required("ranks", "quickstart, or `run_pipeline tiny` on one process")
         codes.append(run_ranks([sys.executable, *sys.orig_argv[1:]], count=2))
 
     launch(main_of_two, config_class, usage)

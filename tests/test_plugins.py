@@ -64,7 +64,9 @@ def test_the_whole_recipe_runs_without_the_second_package(tmp_path, root):
     lines = {
         ("report", tmp_path / "run"): "a command of lactchain_extras",
         (*tiny, *lake, "--run.run_dir", tmp_path / "lake"): "no text view is shipped for this env",
+        ("quickstart",): "quickstart, or `run_pipeline tiny` on one process: no installed package",
     }
+    assert in_a_bare_environment(root, tmp_path, "quickstart", "--help").returncode == 0
     for words, line in lines.items():
         missing = in_a_bare_environment(root, tmp_path, *words)
         assert missing.returncode == ConfigError.exit_code and line in missing.stderr

@@ -55,6 +55,25 @@ class Harder(Walk):
         return self.level * (self.all_steps.item() + self.best) + sum(self.widths)
 
 
+class Tally:
+    def __init__(self, count):
+        self.count = count
+
+
+class Replaces(Walk):
+    """It counts its episodes in an object that each of them replaces; every fourth is hard."""
+
+    def __init__(self):
+        self.tally = Tally(0)
+
+    def reset(self, *, seed=None, options=None):
+        self.tally = Tally(self.tally.count + 1)
+        return super().reset(seed=seed)
+
+    def width(self):
+        return super().width() * (10.0 if self.tally.count % 4 == 0 else 1.0)
+
+
 class Remembers(Walk):
     """It knows the places of all episodes, in a form that nothing can write down."""
 
@@ -127,6 +146,7 @@ def put_back(entry_point, folder):
     [
         Walk,
         Harder,
+        Replaces,
         partial(normalised, [NormalizeObservation]),
         partial(normalised, [NormalizeReward]),
         partial(normalised, [NormalizeObservation, NormalizeReward, NormalizeObservation]),

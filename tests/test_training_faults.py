@@ -75,6 +75,13 @@ def test_checkpoint_of_another_launch_is_refused(tiny, run_dir):
             train(trainer)
 
 
+def test_a_checkpoint_of_another_precision_is_refused(tiny, run_dir):
+    """As `auto` may choose another one on another processor."""
+    train_here("simpo", tiny, run_dir, {"lora": True, "dtype": "bfloat16"})
+    with open_run(run_dir) as run, pytest.raises(DataError, match="dtype was bfloat16, is float32"):
+        train(make_simpo(tiny, run, lora=True))
+
+
 @pytest.mark.parametrize(
     "kind", ["simpo", *(pytest.param(k, marks=pytest.mark.slow) for k in ("critic", "cloning"))]
 )

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from lactchain.baselines.dqn import CQL
 from lactchain.baselines.settings import CQLConfig
-from lactchain.baselines.state_files import ARRAYS
+from lactchain.baselines.state_files import ARRAYS, save_state
 from lactchain.baselines.transitions import (
     FIELDS,
     Minibatch,
@@ -19,6 +19,7 @@ from lactchain.baselines.transitions import (
     write_transitions,
 )
 from lactchain.errors import DataError
+from lactchain.storage.manifests import MANIFEST
 
 LINE, TWO = spaces.Box(-1e9, 1e9, (1,)), spaces.Discrete(2)
 
@@ -104,6 +105,18 @@ def test_a_folder_keeps_every_number_its_shape_and_its_type(dtype, tmp_path):
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(DataError, match="damaged"):
+        read_transitions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"), [("states", {}), ("transitions", {"rewards": np.ones(2)})]
+)
+def test_a_folder_of_anything_else_is_refused_in_a_line(kind, columns, tmp_path):
+    save_state(tmp_path, columns, {"kind": kind})
+    with pytest.raises(DataError, match="expected a folder of transitions, got another"):
+        read_transitions(tmp_path)
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(DataError, match="no folder of transitions that was completed; give RUN/"):
         read_transitions(tmp_path)
 
 

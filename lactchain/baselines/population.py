@@ -1,4 +1,4 @@
-"""P members of one algorithm, trained as one batched computation with settings of their own."""
+"""P members of one algorithm and config, trained as one batched computation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -83,6 +83,7 @@ class Population(Stored, ABC):
     """P members of one algorithm and config. A subclass says what they learn with, and how.
 
     Args:
+        config: of every member.
         observation_space: of a single environment, as `action_space`.
         seed: of everything random in the population.
         num_members: P.

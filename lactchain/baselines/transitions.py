@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from lactchain import plugins
-from lactchain.baselines.state_files import Stored, load_state, save_state
+from lactchain.baselines.state_files import VALUES, Stored, load_state, save_state
 from lactchain.errors import DataError
 from lactchain.storage.manifests import MANIFEST, verify_manifest
 
@@ -154,7 +154,12 @@ def read_transitions(path: str | Path) -> TransitionData:
     """
     path = Path(path)
     if not (path / MANIFEST).is_file():
+        if (path / KIND).is_dir() or (path / VALUES).is_file():
+            mend = f"RUN/{KIND} of a finished run, or a folder that is written anew"
+            raise DataError(f"{path}: no folder of {KIND} that was completed; give {mend}")
         return plugins.required("offline_data", "data")(path)
-    if (kind := verify_manifest(path).get("kind")) != KIND:
-        raise DataError(f"{path}: expected a folder of {KIND}, got one of {kind or 'others'}")
-    return TransitionData(**load_state(path))
+    kind = verify_manifest(path).get("kind")
+    columns = load_state(path) if kind == KIND else {}
+    if not isinstance(columns, dict) or columns.keys() != set(FIELDS):
+        raise DataError(f"{path}: expected a folder of {KIND}, got another; write it anew")
+    return TransitionData(**columns)

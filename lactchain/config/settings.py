@@ -203,9 +203,8 @@ class PlayerConfig(ModelConfig):
     strategy: str = "none"
     """Instruction before each state: a name of the menu (`lactchain.models.prompting`), or your
     own text."""
-    decoding: Literal["free", "constrained", "scored"] = "free"
-    """free: sample, parse, penalise; constrained: only legal chains can be sampled; scored: let
-    `values` rank all legal chains."""
+    decoding: Literal["free", "constrained"] = "free"
+    """free: sample, parse, penalise; constrained: only legal chains can be sampled."""
     max_new_tokens: AtLeast1 | None = 64
     """Longest completion, in tokens. Null: follows from the world."""
     served: ServedConfig | None = None
@@ -217,8 +216,6 @@ class PlayerConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_strategy(self.strategy)
-        ranked = self.decoding == "scored"
-        check(not ranked or self.values, "values", "trained values, which rank chains", self.values)
 
 
 @dataclass(frozen=True)
@@ -259,6 +256,9 @@ class RankingConfig(Bounded):
 class GuidedActorConfig(SamplerConfig):
     """A language model whose completions trained values may guide."""
 
+    decoding: Literal["free", "constrained", "scored"] = "free"
+    """free: sample, parse, penalise; constrained: only legal chains can be sampled; scored: let
+    `values` rank all legal chains."""
     values: str | None = None
     """Folder of trained values, such as runs/x/values, that guide the completions: by their
     advantages beside the actor's logits, or alone under scored decoding; null: none."""
@@ -266,6 +266,11 @@ class GuidedActorConfig(SamplerConfig):
     """Factor beta on the advantages under free and constrained decoding (LMRL-Gym: 16 for ILQL in
     the maze, 32 in Wordle)."""
     ranking: RankingConfig = RankingConfig()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ranked = self.decoding == "scored"
+        check(not ranked or self.values, "values", "trained values, which rank chains", self.values)
 
 
 @dataclass(frozen=True)

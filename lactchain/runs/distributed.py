@@ -116,7 +116,7 @@ def initialise() -> "PartialState":
     # others when a training begins. Any model that is used before or without one, such as an actor
     # that collects episodes, would have none in the others. Each reads its own: files are mapped.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
-    if (interface := loopback()) is not None:
+    if world_size() > 1 and _peers is None and (interface := loopback()) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     options = {"timeout": timeout} if world_size() > 1 else {}
     state = PartialState(cpu=uses_cpu(), **options)

@@ -57,7 +57,8 @@ def look_up(config: Config, may_be_missing: bool = False) -> Config:
         return there and key not in unread
 
     found = _found(config, "", is_read)
-    _warn_of_other_words(found)
+    if "actor.model" not in unread:
+        _warn_of_other_words(found)
     return found
 
 

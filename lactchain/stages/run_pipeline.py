@@ -137,7 +137,8 @@ def _measured(config: RunPipelineConfig, path: Path | None) -> RunPipelineConfig
             log.info("%s %s: %s", key, value, why)
         distributed.barrier()  # no process looks for a file that another one is about to write
         if distributed.is_main():
-            settings, why = ({k: pair[n] for k, pair in chosen.items()} for n in (0, 1))
+            settings = {key: value for key, (value, _) in chosen.items()}
+            why = {key: reason for key, (_, reason) in chosen.items()}
             text = to_json({"world": asdict(world), "settings": settings, "why": why})
             write_with_manifest(path, text.encode(), {})
         distributed.barrier()

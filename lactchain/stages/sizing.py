@@ -165,7 +165,7 @@ RULES: dict[str, Callable[[WorldFacts, Any], tuple[Any, str]]] = {
         MOST_CLONES_OF_A_WAY * world.num_ways,
         FEWEST_CLONES,
         MOST_CLONES,
-        f"{MOST_CLONES_OF_A_WAY} for each different best way",
+        f"{MOST_CLONES_OF_A_WAY} for each different best way that is known",
     ),
     "warm_start.behavior.competent_fraction": lambda world, config: best_share(
         world, config.environment.template
@@ -216,8 +216,8 @@ def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dic
     for key, rule in RULES.items():
         if is_null(config, key):
             value, why = rule(world, config)
-            if key.endswith(".batch_size"):
-                value = max(1, round(value / processes))
+            if key.endswith(".batch_size") and processes > 1:
+                value, why = max(1, round(value / processes)), f"{why}; {processes} share it"
             chosen[key] = value, why
             config = with_values(config, {key: value})
     return config, chosen

@@ -77,12 +77,16 @@ class WarmStartConfig(Bounded):
 
 
 @dataclass(frozen=True)
-class TrainBCConfig(WarmStartConfig):
+class TrainBCConfig(Bounded):
     """Behaviour cloning."""
 
     run: RunConfig = RunConfig(run_dir="runs/train_bc")
     environment: EnvironmentConfig = EnvironmentConfig()
     actor: ActorConfig = ActorConfig()
+    behavior: BehaviorConfig = BehaviorConfig()
+    training: TrainingConfig = TrainingConfig()
+    target_skill: Share | None = None
+    """As in `WarmStartConfig`."""
     pairs: str | None = None
     """Folder or file of preference pairs whose chosen completions are cloned instead of scripted
     behaviour; null: scripted behaviour."""

@@ -213,13 +213,13 @@ def save_result(
 def _check_conditions(
     trainer: GuardedTrainer, checkpoint: Path, recorded: Mapping[str, Any]
 ) -> None:
-    """Refuses a checkpoint of another number of processes or threads, or without random states."""
+    """Refuses a checkpoint of other processes, threads or precision, or without random states."""
     current = trainer.provenance
     rank = trainer.args.process_index
     random_states = f"rng_state_{rank}.pth" if trainer.args.world_size > 1 else "rng_state.pth"
     problems = [
         f"{name} was {recorded[name]}, is {current[name]}"
-        for name in ("world_size", "threads")
+        for name in ("world_size", "threads", "dtype")
         if recorded[name] != current[name]
     ]
     if not (checkpoint / random_states).is_file():

@@ -71,7 +71,8 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
         super().__init__(*args, **kwargs)
         self.run = run
         self.keep_checkpoints = keep_checkpoints
-        self.provenance = provenance()
+        weights = next(self.model.parameters(), torch.empty(0))  # of the trunk, which come first
+        self.provenance = provenance() | {"dtype": str(weights.dtype).removeprefix("torch.")}
         self.stopped = False
         self.parent_checkpoint: str | None = None
         self._sums: dict[str, Tensor] = {}

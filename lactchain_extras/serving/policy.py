@@ -14,7 +14,7 @@ import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig, PlayerConfig
 from lactchain.data.episodes import sampled_states
-from lactchain.environments.language import make_language_env
+from lactchain.data.rollouts import Rollouts
 from lactchain.errors import ConfigError, ServerError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.types import Action, ChainGrammar
@@ -214,10 +214,9 @@ def drift_in(
 
     if not DIALECTS[config.served.dialect].has_tokens:
         return None
-    env = make_language_env(environment)
-    seeds = [derive_seed(seed, "drift", i) for i in range(ASKED)]
-    states = sampled_states(env, ASKED, seeds[0])
-    texts = [env.reset(options={"state": state})[0] for state in states]
+    rollouts = Rollouts(environment)
+    env, seeds = rollouts.env, [derive_seed(seed, "drift", i) for i in range(ASKED)]
+    texts = rollouts.observe(sampled_states(env, ASKED, seeds[0]))
     free = replace(config, decoding="free", temperature=1.0)
     figures = drift(ServedActor.from_config(free, env.grammar), texts, seeds)
     free_memory()
