@@ -25,6 +25,7 @@ import lactchain
 from lactchain import EnvironmentConfig, LactChainError, errors, parse
 from lactchain.command import arguments_of
 from lactchain.config.parsing import keys
+from lactchain.config.settings import GuidedActorConfig
 from lactchain.config.strategies import STRATEGIES
 from lactchain.data.alarms import RULES
 from lactchain.data.base_models import prepare_tiny_actor
@@ -205,7 +206,7 @@ def test_strategies_decoding_modes_and_extractors_are_those_that_there_are():
     (menu,) = re.findall(r"`lactchain/config/strategies.py`\s+\((.+?)\)", PROMPTS.prose, re.DOTALL)
     assert names(menu) == list(STRATEGIES)
     modes = re.findall(r"^- `(\w+)`:", PROMPTS.sections["Decoding"], re.MULTILINE)
-    assert modes == choices(lactchain.ActorConfig, "decoding")
+    assert modes == choices(GuidedActorConfig, "decoding")
     rows = PROMPTS.table("Completion", "extractor")
     assert [names(row[0])[0] for row in rows] == choices(EnvironmentConfig, "extractor")
     for row in rows[:2]:
