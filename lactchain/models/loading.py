@@ -92,7 +92,7 @@ def load_encoder(
     how["shared"] = shared and not config.frozen  # else its head comes from a trainer
     model = load_base(value_encoder_class(shape), path, config, **how)
     model.config.pad_token_id = tokenizer.pad_token_id
-    model.score.float()  # transformers keeps only those so that are stored (5.23)
+    model.score.float()  # transformers loads so only what the files have (5.23)
     if new_head:
         torch.nn.init.zeros_(model.score.weight)
     return model, tokenizer

@@ -55,9 +55,8 @@ class Run(AbstractContextManager["Run"]):
     Attributes:
         directory: the folder.
         id: equal for runs of equal configuration (but for harmless fields), in one folder where
-            they build their own models. It stands in
-            `environment.json`, and in the manifest of all that is written into the folder, so that
-            nothing of another run is taken for this one's.
+            they build their own models. It stands in `environment.json`, and in the manifest of all
+            that is written into the folder, so that nothing of another run is taken for this one's.
         keeps_checkpoints: whether those in it stay when it is finished.
         outcome: what a stage came to, or `finish` was given; None until then.
     """
