@@ -24,21 +24,27 @@ class MixedLocal(RoomGridLevel):
     """The levels of one kind of mission, as GLAM (Carta et al. 2023) draws them and BALROG asks.
 
     A room of 8 × 8 with nine or ten things, beside a locked one if a door is to be opened; missions
-    that name a yellow box, a red key or door, a green ball or a grey door are drawn anew.
+    that name a yellow box, a red key or door, a green ball or a grey door are drawn anew. Of kinds
+    joined by "+" each task draws its own; the level of doors has another shape and stays alone.
     """
 
     KINDS = ("goto", "pickup", "open", "putnext", "pick_up_seq_go_to")
     EXCLUDED = ("yellow box", "red key", "red door", "green ball", "grey door")
 
-    def __init__(self, kind: str, **kwargs: Any) -> None:
-        if kind not in self.KINDS:
-            raise ValueError(f"id: expected {MIXED} and one of {self.KINDS}, got {kind!r}")
-        self.kind = kind
-        super().__init__(room_size=8, num_rows=1, num_cols=1 + (kind == "open"), **kwargs)
+    def __init__(self, kinds: str, **kwargs: Any) -> None:
+        self.kinds = kinds.split("+")
+        alone = "open" in self.kinds
+        if not {*self.kinds} <= {*self.KINDS} or alone and len(self.kinds) > 1:
+            raise ValueError(
+                f"id: expected {MIXED} and one of {self.KINDS}, or some but open joined by +,"
+                f" got {kinds!r}"
+            )
+        super().__init__(room_size=8, num_rows=1, num_cols=1 + alone, **kwargs)
 
     def gen_mission(self) -> None:
         """Draws things and a mission."""
-        self.instrs = self._behind_a_door() if self.kind == "open" else self._in_a_room()
+        kind = self.kinds[0] if len(self.kinds) == 1 else self._rand_elem(self.kinds)
+        self.instrs = self._behind_a_door() if kind == "open" else self._in_a_room(kind)
         if any(pair in self.instrs.surface(self) for pair in self.EXCLUDED):
             raise RejectSampling("a pair that is kept for tests")
 
@@ -52,22 +58,22 @@ class MixedLocal(RoomGridLevel):
         self.check_objs_reachable()
         return OpenInstr(ObjDesc("door", self._rand_elem([None, color])))
 
-    def _in_a_room(self) -> Any:
+    def _in_a_room(self, kind: str) -> Any:
         self.place_agent()
-        one = 9 if self.kind in ("goto", "pickup") else 10
+        one = 9 if kind in ("goto", "pickup") else 10
         things = self.add_distractors(num_distractors=one, all_unique=False)
         self.check_objs_reachable()
         first, second = (self._rand_elem(things) for _ in range(2))
         wanted, other = ObjDesc(first.type, first.color), ObjDesc(second.type, second.color)
-        if self.kind == "goto":
+        if kind == "goto":
             return GoToInstr(wanted)
-        if self.kind == "pickup":
+        if kind == "pickup":
             return PickupInstr(wanted)
         if (first.type, first.color) == (second.type, second.color):
             same = [t for t in things if (t.type, t.color) == (first.type, first.color)]
             if len(same) < 2:
                 raise RejectSampling("there is one such thing alone")
-        if self.kind == "putnext":
+        if kind == "putnext":
             return PutNextInstr(wanted, other)
         pick, go = PickupInstr(wanted), GoToInstr(other)
         return self._rand_elem([BeforeInstr(pick, go), AfterInstr(go, pick)])

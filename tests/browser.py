@@ -57,6 +57,10 @@ class Visit:
     def text(self, selector: str) -> str:
         return self.page.inner_text(selector)
 
+    def address(self) -> str:
+        """The page's own, which `page.url` follows a moment later."""
+        return self.ask("location.href")
+
     def ask(self, expression: str):
         """What the page's own JavaScript says."""
         return self.page.evaluate(expression)

@@ -259,14 +259,14 @@ def test_an_episode_and_a_state_have_addresses_and_back_goes_back(browser, page,
     visit.page.select_option("#filter-outcome", "failed")
     visit.page.click(".longtable tbody tr >> nth=3")
     places = "main .player header", "#episode-count"
-    assert told_at(browser, visit.page.url, *places) == [*map(visit.text, places)]
+    assert told_at(browser, visit.address(), *places) == [*map(visit.text, places)]
     visit.open("states")
     choose(visit, run.states[17])
-    header, address = visit.text(".detail header"), visit.page.url
+    header, address = visit.text(".detail header"), visit.address()
     assert told_at(browser, address, ".detail header") == [header]
     visit.open("pairs")
     visit.page.go_back()
-    assert (visit.page.url, visit.text(".detail header")) == (address, header)
+    assert (visit.address(), visit.text(".detail header")) == (address, header)
     visit.page.go_back()
     assert visit.page.get_attribute("#tab-episodes", "aria-selected") == "true"
     visit.close()

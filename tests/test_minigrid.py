@@ -162,6 +162,13 @@ def test_missions_of_balrog_are_of_their_kind_and_name_no_pair_that_is_kept_for_
         assert all("go to" in mission and "pick up" in mission for mission in missions)
 
 
+def test_of_joined_kinds_each_task_draws_one():
+    env = language_env("minigrid:BabyAI-MixedTrainLocal-v0/goto+pickup", template="{mission}")
+    missions = [env.reset(options=task(n))[0] for n in range(80)]
+    assert 20 < sum(mission.startswith("go to") for mission in missions) < 60
+    assert all(mission.startswith(("go to", "pick up")) for mission in missions)
+
+
 def test_every_level_of_babyai_has_words_and_the_bot(capsys):
     ids = [level for level in gym.registry if level.startswith("BabyAI-")]
     assert len(ids) >= 96
@@ -199,7 +206,8 @@ def test_scenes_show_where_everything_is():
 @pytest.mark.parametrize(
     ("level_id", "message"),
     [("minigrid:BabyAI-Nothing-v0", "BabyAI-Nothing"),
-     ("minigrid:BabyAI-MixedTrainLocal-v0/dance", "expected BabyAI-MixedTrainLocal-v0/")],
+     ("minigrid:BabyAI-MixedTrainLocal-v0/dance", "expected BabyAI-MixedTrainLocal-v0/"),
+     ("minigrid:BabyAI-MixedTrainLocal-v0/goto+open", "some but open joined by")],
 )  # fmt: skip
 def test_an_unknown_level_is_refused(level_id, message):
     with pytest.raises(ConfigError, match=message):

@@ -22,6 +22,7 @@ function address(screen, wanted) {
 
 const addressed = location.protocol !== "about:";
 
+/** Writes into the address what is looked at; before it is painted, so that no one copies an older one. */
 function told(screen, wanted) {
   if (addressed) history.replaceState(null, "", address(screen, wanted));
 }

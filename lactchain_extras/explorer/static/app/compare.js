@@ -57,7 +57,7 @@ function CompareScreen({ wanted }) {
   const [text, setText] = useKept("compare text", "");
   const [sort, setSort] = useKept("compare sort", null);
   const [state, choose] = useKept("compare state", wanted?.state ?? null);
-  useEffect(() => told("compare", { sides: ids, change, state }), [ids, change, state]);
+  useLayoutEffect(() => told("compare", { sides: ids, change, state }), [ids, change, state]);
   const pair = ids.map((id) => sides.find((side) => side.id === id));
   const rows = useMemo(() => {
     if (pair.length < 2 || !pair[0] || !pair[1]) return [];

@@ -86,7 +86,7 @@ function EpisodesScreen({ wanted }) {
   const [sort, setSort] = useKept("episodes sort", null);
   const [chosen, choose] = useKept("episodes chosen", null);
   useEffect(() => { if (wanted?.filter) { setFilter({ ...NO_FILTER, ...wanted.filter }); choose(wanted.episode ?? null); } }, [wanted]);
-  useEffect(() => told("episodes", { filter: changedFields(filter), episode: chosen }), [filter, chosen]);
+  useLayoutEffect(() => told("episodes", { filter: changedFields(filter), episode: chosen }), [filter, chosen]);
   const rows = useMemo(() => {
     const kept = filterEpisodes(filter);
     return sort ? sorted(kept, (row) => (sort.name === "faults" ? faultCount(row) : tables.episodes.at(sort.name, row)), sort.down) : failuresFirst(kept);

@@ -65,7 +65,7 @@ function StatesScreen({ wanted }) {
   const [group, setGroup] = useState(groupOf(state) ?? groups[0]);
   const take = (next) => { choose(next); setGroup(groupOf(next)); };
   useEffect(() => { if (wanted?.state != null) take(wanted.state); if (wanted?.metric) setMetric(wanted.metric); if (wanted?.round != null) setRound(wanted.round); }, [wanted]);
-  useEffect(() => { if (state != null) told("states", { state, round, metric }); }, [state, round, metric]);
+  useLayoutEffect(() => { if (state != null) told("states", { state, round, metric }); }, [state, round, metric]);
   if (!asked.length) return html`<${Empty}>No answers to start states lie in this folder yet: an evaluation leaves them.<//>`;
   const drawn = sceneOf(asked[0]) && sceneOf(asked[0]).agent;
   return html`<section class="screen" aria-label="states">
