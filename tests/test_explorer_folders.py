@@ -37,6 +37,18 @@ def test_a_very_long_line_and_marks_of_direction_are_inert(browser, tmp_path):
     visit.close()
 
 
+def test_numbers_that_followed_from_the_world_stand_with_their_reasons(browser, tmp_path):
+    run = GridRun(tmp_path / "run")
+    sizes = {"settings": {"actor.max_new_tokens": 25, "target": {"x": 1}}, "why": {"target": "<b>"}}
+    (run.directory / "sizes.json").write_text(json.dumps(sizes))
+    visit = Visit(browser, write_report(run.directory))
+    visit.open("run")
+    visit.page.click("#sizes summary")
+    rows = visit.page.locator("#sizes tbody tr").all_inner_texts()
+    assert rows == ["actor.max_new_tokens\t25\t", 'target\t{"x": 1}\t<b>']
+    visit.close()
+
+
 def test_a_state_of_a_world_with_dice_shows_the_rate_over_its_episodes(browser, tmp_path):
     run = GridRun(tmp_path / "run")
     path, state = run.directory / "round_2/evaluation/episodes.json", run.states[17]

@@ -181,7 +181,7 @@ def test_a_screen_that_there_is_not_is_refused(run):
         render(open_run(run.directory), screen="film")
 
 
-@pytest.mark.parametrize("name", ["values.json", "episodes.json", "summary.json"])
+@pytest.mark.parametrize("name", ["values.json", "episodes.json", "summary.json", "sizes.json"])
 @pytest.mark.parametrize("content", ["", "{", "[1]", "[" * 100_000, '{"schema_version": 2'])
 def test_damaged_files_are_named(tmp_path, name, content):
     with pytest.raises(ConfigError, match="expected a run folder"):

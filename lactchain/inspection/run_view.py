@@ -31,7 +31,7 @@ from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.inspection.pictures import Picture
 from lactchain.runs.folder import is_locked
 from lactchain.runs.run import read_metrics, read_summary
-from lactchain.storage.files import check_types, read_json_lines
+from lactchain.storage.files import check_types, read_json, read_json_lines
 from lactchain.storage.manifests import RUN_FILE, is_run, read_run_file
 from lactchain.storage.results import result_of
 from lactchain.types import PreferencePair, Trajectory
@@ -105,6 +105,14 @@ class RunView:
         names = {"before": "episodes_before.json", "after": "episodes.json"}
         found = {name: self._read(file, read_episodes) for name, file in names.items()}
         return {name: results for name, results in found.items() if results is not None}
+
+    @cached_property
+    def sizes(self) -> dict[str, Any]:
+        """Of a pipeline, `settings` that followed from its world, and `why` each is this one."""
+        found = self._read("sizes.json", read_json) or {"settings": {}, "why": {}}
+        if any(not isinstance(found.get(name), dict) for name in ("settings", "why")):
+            raise DataError(f"{self.directory / 'sizes.json'}: expected settings, and why")
+        return found
 
     @cached_property
     def stages(self) -> dict[str, RunView]:

@@ -131,7 +131,7 @@ def _fit(
         found = trainer.solve()
     if found.r2 < first.r2:
         log.warning(
-            "critic: the steps are taken back: the R2 of folds fell from %.3f to %.3f",
+            "critic: the steps are taken back: the R2 of folds fell from %.5f to %.5f",
             first.r2,
             found.r2,
         )

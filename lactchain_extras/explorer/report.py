@@ -198,9 +198,16 @@ def _embedded(
         "words": words(view),
         "valued": held.valued,
         "config": to_yaml(view.config),
+        "sizes": _sizes(view),
         "environment": json.dumps(view.environment, indent=2),
         "screen": screen,
     }
+
+
+def _sizes(view: RunView) -> list[list[str]]:
+    """Settings that followed from the world: name, value, and why it is this one."""
+    chosen, why = view.sizes["settings"], view.sizes["why"]
+    return [[name, json.dumps(value), str(why.get(name, ""))] for name, value in chosen.items()]
 
 
 def _picture(view: RunView) -> dict[str, Any] | None:

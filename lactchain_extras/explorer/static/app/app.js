@@ -133,6 +133,9 @@ function RunScreen() {
     <h3>Stages</h3><div class="scroll"><table id="stages"><thead><tr><th>stage</th><th>state</th><th class="number">minutes</th><th>figures</th></tr></thead><tbody>
       ${own.map((row) => html`<tr><th><${Text} text=${stages.at("stage", row) || "the run itself"} /></th><td>${stages.at("state", row)}</td><td class="number">${number(stages.at("minutes", row), 3)}</td><td><${Figures} text=${stages.at("summary", row)} /></td></tr>`)}
     </tbody></table></div>
+    ${facts.sizes.length > 0 && html`<details id="sizes"><summary>${facts.sizes.length} numbers that followed from the world</summary><div class="scroll"><table><thead><tr><th>setting</th><th>number</th><th>why this one</th></tr></thead><tbody>
+      ${facts.sizes.map((row) => html`<tr>${row.map((text) => html`<td><${Text} text=${text} /></td>`)}</tr>`)}
+    </tbody></table></div></details>`}
     <details><summary>config.yaml</summary><pre><${Text} text=${facts.config} most=${20000} /></pre></details>
     <details><summary>environment.json</summary><pre><${Text} text=${facts.environment} most=${20000} /></pre></details>
   </section>`;
