@@ -148,7 +148,7 @@ def settings(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     changed = {name for other in flat[1:] for name in differences(flat[0], other)}
     return [
         {"setting": name}
-        | {run: _short(told.get(name)) for run, told in zip(names(runs), flat, strict=True)}
+        | {run: _short(values.get(name)) for run, values in zip(names(runs), flat, strict=True)}
         for name in sorted(changed)
     ]
 
@@ -164,9 +164,9 @@ def figures(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """What each run came to, and in which round; a word where that is not known."""
     rows = []
     for run, name in zip(runs, names(runs), strict=True):
-        told, row = known_figures(run), {"run": name, "of": round_name(chosen_round(run))}
+        known, row = known_figures(run), {"run": name, "of": round_name(chosen_round(run))}
         for title, among in FIGURES.items():
-            value, is_told = figure(told, among), not told.keys().isdisjoint(among)
+            value, is_told = figure(known, among), not known.keys().isdisjoint(among)
             missing = "–" if is_told or run.summary is not None else "not yet"
             row[title] = missing if value is None or value != value else value
         rows.append(row)
@@ -206,13 +206,13 @@ def known_figures(run: RunView) -> Mapping[str, Any]:
     number = chosen_round(run)
     stage = run.stages.get(f"round_{number}/evaluation")
     results = run.results.get(number)
-    told = (stage and stage.summary) or (success_figures(results) if results else {})
-    return told if number is None else {**told, "num_rounds": number}
+    known = (stage and stage.summary) or (success_figures(results) if results else {})
+    return known if number is None else {**known, "num_rounds": number}
 
 
-def figure(told: Mapping[str, Any], among: Sequence[str]) -> Any:
+def figure(known: Mapping[str, Any], among: Sequence[str]) -> Any:
     """The first of some names that is known; None where none is."""
-    return next((told[name] for name in among if told.get(name) is not None), None)
+    return next((known[name] for name in among if known.get(name) is not None), None)
 
 
 def _difference(before: np.ndarray, after: np.ndarray, better: int = 1) -> str:

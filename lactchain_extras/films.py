@@ -63,7 +63,7 @@ def film(
             *_, info = env.step(completion)
             drawn = env.env.render() or [frames[-1].pixels]
             done = info["executed"] if not info["invalid_action"] else ["no chain"]
-            captions = [f"{number}: {said}" for said in done]
+            captions = [f"{number}: {action}" for action in done]
             captions[-1] += " (solved)" if info["success"] else ""
             frames += map(Frame, drawn, captions)
     except gym.error.DependencyNotInstalled as error:
@@ -99,15 +99,15 @@ def film_run(run_dir: Path, number: int) -> None:
     if path.is_file():
         return
     try:
-        told = read_run_file(run_dir / "round_0/evaluation")["config"]["environment"]
-        environment = EnvironmentConfig(**known_fields(EnvironmentConfig, told))
+        settings = read_run_file(run_dir / "round_0/evaluation")["config"]["environment"]
+        environment = EnvironmentConfig(**known_fields(EnvironmentConfig, settings))
         films = {}
         for name, episode in zip(
             ("before", "after"), before_and_after(RunView(run_dir), number), strict=True
         ):
             start = Episode(episode.seed, episode.infos[0]["state"])
-            said = [action.text for action in episode.actions]
-            films[name] = film(environment, start, said)
+            completions = [action.text for action in episode.actions]
+            films[name] = film(environment, start, completions)
         write_gif(path, films)
     except Exception as error:  # noqa: BLE001  - of whatever kind a world's drawing raises
         log.info("no episode.gif: %s", error)

@@ -67,7 +67,7 @@ def read_numbers(path: Path, env: LanguageEnv, gamma: float) -> Numbers:
         raise DataError(f"{path}: expected values: a list of {len(states)} numbers")
     texts = (env.texts(state) for state in states)
     numbers = zip(texts, content, strict=True)
-    return Numbers({text: float(n) for told, n in numbers for text in told}, gamma)
+    return Numbers({text: float(n) for alike, n in numbers for text in alike}, gamma)
 
 
 class RewardModel:

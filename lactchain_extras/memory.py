@@ -104,8 +104,8 @@ def text_lengths(environment: EnvironmentConfig, model: ModelConfig) -> tuple[in
     env = make_language_env(environment)
     names, longest = env.grammar.action_names, env.grammar.max_chain_length
     reads = isinstance(model, CriticConfig)
-    told = model.instruction or "" if reads else resolve_strategy(model.strategy, names, longest)
-    prompt = -(-len(told + env.reset(seed=0)[0]) // LETTERS_PER_TOKEN)
+    text = model.instruction or "" if reads else resolve_strategy(model.strategy, names, longest)
+    prompt = -(-len(text + env.reset(seed=0)[0]) // LETTERS_PER_TOKEN)
     return (min(prompt, model.max_length), 0) if reads else (prompt, model.max_new_tokens)
 
 

@@ -83,8 +83,8 @@ def rules_of(config: EnvironmentConfig, states: Sequence[State], seed: int) -> s
     digest = hashlib.sha256()
     for episode in played:
         met = [[info["state"], info["rewards"], info["success"]] for info in episode.infos]
-        told = [episode.observations, met, episode.terminated]
-        digest.update(json.dumps(told, sort_keys=True).encode())
+        record = [episode.observations, met, episode.terminated]
+        digest.update(json.dumps(record, sort_keys=True).encode())
     return digest.hexdigest()
 
 
@@ -163,23 +163,23 @@ def verify(path: str | Path, result: str | Path) -> dict[str, Any]:
         ConfigError: the world has other rules here.
     """
     panel = read_panel(path)
-    told = _read(result, {"panel", "answers", "figures"})
-    if told["panel"] != seal(panel)[SEAL]:
+    stored = _read(result, {"panel", "answers", "figures"})
+    if stored["panel"] != seal(panel)[SEAL]:
         raise DataError(f"{result}: of another panel than {path}; name the one that it was made on")
     config = _environment(panel["world"])
     states, seed = starts(path, config)
-    answers = told["answers"]
+    answers = stored["answers"]
     if not (isinstance(answers, list) and all(map(_are_texts, answers))):
         raise DataError(f"{result}: expected a list of texts for each task; {AGAIN}")
     if len(answers) != len(states):
         raise DataError(f"{result}: expected answers to {len(states)} tasks, got {len(answers)}")
     rollouts = Rollouts(config, num_envs=len(states))
     played = _play(rollouts, _Recorded(answers), states, seed)
-    if [len(episode) for episode in played] != [len(said) for said in answers]:
+    if [len(episode) for episode in played] != [len(texts) for texts in answers]:
         raise DataError(f"{result}: answers: expected none behind the end of a task")
     found = _rounded(_figures(played))
-    if found != told["figures"]:
-        raise DataError(f"{result}: says {told['figures']}, and its answers come to {found}")
+    if found != stored["figures"]:
+        raise DataError(f"{result}: says {stored['figures']}, and its answers come to {found}")
     return found
 
 
@@ -204,11 +204,11 @@ class _Recorded:
         self._answers, self._turn = answers, 0
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
-        going_on = [said for said in self._answers if len(said) > self._turn]
+        going_on = [texts for texts in self._answers if len(texts) > self._turn]
         if len(going_on) != len(observations):
             raise DataError("answers: expected one for each completion that a task asks for")
         self._turn += 1
-        return [Action(said[self._turn - 1]) for said in going_on]
+        return [Action(texts[self._turn - 1]) for texts in going_on]
 
 
 def _play(

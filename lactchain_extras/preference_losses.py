@@ -112,8 +112,8 @@ def listwise(rows: Scored, beta: float, temperature: float) -> Tensor:
 
     As in Liu et al. 2024 ("LiPO"), with SimPO's averages ℓ in the place of log-ratios.
     """
-    said = (beta * rows.means).masked_fill(~rows.exists, -torch.inf).log_softmax(dim=1)
-    return -(rows.weights(temperature) * said.masked_fill(~rows.exists, 0.0)).sum(dim=1)
+    logprobs = (beta * rows.means).masked_fill(~rows.exists, -torch.inf).log_softmax(dim=1)
+    return -(rows.weights(temperature) * logprobs.masked_fill(~rows.exists, 0.0)).sum(dim=1)
 
 
 def weighted_cloning(rows: Scored, temperature: float) -> Tensor:

@@ -30,12 +30,12 @@ def run_ranks(command: Sequence[str], count: int) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: heard.append(number))
     ranks = _started(command, count)
-    said: dict[str, subprocess.Popen] = {}
+    first_by_line: dict[str, subprocess.Popen] = {}
     failed: subprocess.Popen | None = None
 
     def say(rank: subprocess.Popen) -> None:
         for line in rank.stderr:
-            first = said.setdefault(re.sub(r"^\[rank \d+\] ", "", line), rank)
+            first = first_by_line.setdefault(re.sub(r"^\[rank \d+\] ", "", line), rank)
             if first is rank and failed in (None, rank):
                 sys.stderr.write(line)
 

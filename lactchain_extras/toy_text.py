@@ -94,10 +94,10 @@ def _view(world: gym.Env, **fields: Any) -> TextView:
 
 
 def _cell(
-    width: int, said: Mapping[str, object], env: gym.Env, observation: int, info: Mapping[str, Any]
+    width: int, rest: Mapping[str, object], env: gym.Env, observation: int, info: Mapping[str, Any]
 ) -> dict[str, object]:
     y, x = divmod(observation, width)
-    return {"x": x, "y": y, **said}
+    return {"x": x, "y": y, **rest}
 
 
 def _ride(env: gym.Env, observation: int, info: Mapping[str, Any]) -> dict[str, object]:

@@ -73,13 +73,13 @@ def tasks(
         count = most
     names, longest = env.grammar.action_names, env.grammar.max_chain_length
     text = resolve_strategy(strategy, names, longest)
-    told = f"{text}\n\n" if text else ""
+    text = f"{text}\n\n" if text else ""
     starts = [
         {"task": task} | ({"seed": n * count + task} if seeds > 1 else {})
         for n in range(seeds)
         for task in range(count)
     ]
-    return [{"prompt": [{"role": "user", "content": told, **start}], **start} for start in starts]
+    return [{"prompt": [{"role": "user", "content": text, **start}], **start} for start in starts]
 
 
 def episode_return(completions: Sequence[Any], episode_return: Sequence[float], **_) -> list[float]:
@@ -185,11 +185,11 @@ def rollout(
         template = cache(partial(PromptTemplate, trainer.processing_class))
         episodes = []
         for env, prompt in zip(envs, prompts, strict=False):
-            told = prompt[-1] if isinstance(prompt, list) else {}
-            if told.get("task") is None:
+            message = prompt[-1] if isinstance(prompt, list) else {}
+            if message.get("task") is None:
                 raise ConfigError(NO_TASK)
-            text, _ = begin(env, splits, told["task"], seed=told.get("seed"))
-            asked_by = template(told["content"].rstrip() or "none")
+            text, _ = begin(env, splits, message["task"], seed=message.get("seed"))
+            asked_by = template(message["content"].rstrip() or "none")
             episodes.append(_Episode(env, asked_by, asked_by.encode(text)))
         _play(episodes, trainer, max_new_tokens)
         return {
@@ -233,11 +233,11 @@ class _Episode:
         self._add(self.asked, [0.0] * len(self.asked), 0)
         return self.prompt + self.ids
 
-    def play(self, said: Action, tokenizer: PreTrainedTokenizerBase) -> None:
+    def play(self, completion: Action, tokenizer: PreTrainedTokenizerBase) -> None:
         """Plays a completion."""
-        self._add(said.token_ids, said.logprobs, 1)
-        ended = said.stop_reason == "stop"
-        text = tokenizer.decode(said.token_ids[:-1] if ended else said.token_ids)
+        self._add(completion.token_ids, completion.logprobs, 1)
+        ended = completion.stop_reason == "stop"
+        text = tokenizer.decode(completion.token_ids[:-1] if ended else completion.token_ids)
         observation, reward, terminated, truncated, info = self.env.step(text)
         self.earned += reward
         self.num_actions += max(1, len(info["executed"]))
@@ -245,10 +245,10 @@ class _Episode:
         end = [] if ended else [tokenizer.eos_token_id]
         self.asked = [*end, *self.template.encode_next(observation)]
 
-    def _add(self, ids: Sequence[int], logprobs: Sequence[float], said: int) -> None:
+    def _add(self, ids: Sequence[int], logprobs: Sequence[float], own: int) -> None:
         self.ids += ids
         self.logprobs += logprobs
-        self.mask += [said] * len(ids)
+        self.mask += [own] * len(ids)
 
 
 def _play(episodes: Sequence[_Episode], trainer: GRPOTrainer, max_new_tokens: int) -> None:
@@ -263,8 +263,8 @@ def _play(episodes: Sequence[_Episode], trainer: GRPOTrainer, max_new_tokens: in
     )
     while episodes:
         seeds = torch.randint(2**62, (len(episodes),)).tolist()
-        said = decoder.sample([episode.so_far() for episode in episodes], seeds)
-        for episode, completion in zip(episodes, said, strict=True):
+        completions = decoder.sample([episode.so_far() for episode in episodes], seeds)
+        for episode, completion in zip(episodes, completions, strict=True):
             episode.play(completion, tokenizer)
         episodes = [
             episode

@@ -20,7 +20,7 @@ from lactchain_extras.stages.make_offline_data import (
     RecordingConfig,
     behavior_policy,
     region_episodes,
-    retell,
+    reworded,
 )
 
 MAZE, PARTIAL = load("make_offline_data/maze"), load("make_offline_data/maze_partial")
@@ -110,7 +110,7 @@ def test_worlds_that_throw_dice_cannot_be_retold():
     played = rollouts.play(RandomChains(rollouts.env.grammar), all_episodes(rollouts.env, 0))
     with pytest.raises(ConfigError, match="policy_template: expected a world in which the same"):
         for trajectory in played:
-            retell(replace(trajectory, seed=trajectory.seed + 1), rollouts.env)
+            reworded(replace(trajectory, seed=trajectory.seed + 1), rollouts.env)
 
 
 def test_wordle_data_mix_words_that_fit_with_any(tmp_path):

@@ -28,7 +28,7 @@ from lactchain_extras.stages.train_ilql import TrainILQLConfig
 from lactchain_extras.stages.train_mc import TrainMCConfig
 from lactchain_extras.token_values import recording as token_recording
 from lactchain_extras.token_values.model import ValueModel
-from lactchain_extras.token_values.recording import MAX_EPISODES, record_token_values, telling
+from lactchain_extras.token_values.recording import MAX_EPISODES, picked, record_token_values
 from lactchain_extras.token_values.settings import ILQLConfig
 
 U_MAZE = replace(MAZE, kwargs={"layout": "u", "max_moves": 9})
@@ -135,13 +135,13 @@ def test_an_evaluation_guided_by_values_tells_those_of_what_it_played(trained, f
 
 def test_the_best_the_worst_and_the_first_episodes_are_looked_at(folder):
     episodes = read_trajectories(folder / "trajectories")
-    shown = telling(episodes)
+    shown = picked(episodes)
     returns = [episode.episode_return for episode in episodes]
     best, worst = (next(n for n, w in shown.chosen.items() if w == x) for x in ("best", "worst"))
     assert returns[best] == max(returns) and returns[worst] == min(returns)
     others = [n for n in shown.chosen if n not in (best, worst)]
     assert others == [n for n in range(13) if n not in (best, worst)][: MAX_EPISODES - 2]
-    assert telling(episodes[:1]).chosen == {0: "best"} and telling([]).chosen == {}
+    assert picked(episodes[:1]).chosen == {0: "best"} and picked([]).chosen == {}
 
 
 def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
     whole = read_inspection(trained["mc"] / "token_values").decisions.to_pylist()
     record_token_values(Run(tmp_path, {"run_id": "x"}, None), model, template_of(model), episodes)
     rows = read_inspection(tmp_path / "token_values").decisions.to_pylist()
-    assert len(whole) > len(rows) == sum(min(3, len(one)) for one in telling(episodes).trajectories)
+    assert len(whole) > len(rows) == sum(min(3, len(one)) for one in picked(episodes).trajectories)
     q_of = {(row["episode"], row["decision"]): row["q"] for row in whole}
     for row in rows:
         assert row["q"] == pytest.approx(q_of[row["episode"], row["decision"]], abs=1e-5)
@@ -161,7 +161,7 @@ def test_of_a_long_episode_the_beginning_is_looked_at(folder, trained, tmp_path,
 def test_the_page_shows_of_each_token_the_models_own_values(trained, folder, browser):
     """What is read aloud, and what is shown where the arrow keys lead, in a real browser."""
     model = ValueModel.load(trained["ilql"] / "values")
-    chosen, episodes, _ = telling(read_trajectories(folder / "trajectories"))
+    chosen, episodes, _ = picked(read_trajectories(folder / "trajectories"))
     best = episodes[[*chosen.values()].index("best")]
     said, template = zip(best.observations, best.actions, strict=False), template_of(model)
     told = [alone(model, template, prompt, action) for prompt, action in said]

@@ -81,30 +81,30 @@ def write(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> None:
     if form := summary.get("form"):  # of a critic, whose folder the configuration names
         model = config_of(config.critic)
     base = Base.of(run.path("base/actor") if getattr(config, "tiny", None) else model.model)
-    told = {"kind": kind, "base": base, "read_as": model.dtype, "folder": folder.as_posix()}
-    told |= {"config": config, "settings": settings, "summary": summary, "run": run, "code": code}
-    told |= {"rank": read_json(adapter)["r"] if adapter.is_file() else None}
-    told |= {"commit": run.environment["git_commit"]}
+    facts = {"kind": kind, "base": base, "read_as": model.dtype, "folder": folder.as_posix()}
+    facts |= {"config": config, "settings": settings, "summary": summary, "run": run, "code": code}
+    facts |= {"rank": read_json(adapter)["r"] if adapter.is_file() else None}
+    facts |= {"commit": run.environment["git_commit"]}
     if kind == "model":
-        told |= _export(Path(config.critic if form else model.adapter or model.model), folder)
-        told |= {"form": form, "exported": model}
+        facts |= _export(Path(config.critic if form else model.adapter or model.model), folder)
+        facts |= {"form": form, "exported": model}
     else:
-        told["env"] = make_language_env(config.environment)
-        told["observation"] = told["env"].reset(seed=0)[0][:LONGEST_TEXT]
-        told["figures"] = _figures(config, run, kind, summary)
+        facts["env"] = make_language_env(config.environment)
+        facts["observation"] = facts["env"].reset(seed=0)[0][:LONGEST_TEXT]
+        facts["figures"] = _figures(config, run, kind, summary)
         learnt = {k: v for k, v in settings.items() if k not in ("run", "tiny")}
-        told["training"] = yaml.safe_dump(learnt, sort_keys=False, allow_unicode=True).strip()
+        facts["training"] = yaml.safe_dump(learnt, sort_keys=False, allow_unicode=True).strip()
     library = "peft" if (folder / ADAPTER_RECORD).is_file() else "transformers"
     header = ModelCardData(
         base_model=base.hub_id,
         library_name="sentence-transformers" if form == "sentence_transformer" else library,
-        model_name=folder.as_posix() if told["figures"] else None,
-        eval_results=told["figures"] or None,
+        model_name=folder.as_posix() if facts["figures"] else None,
+        eval_results=facts["figures"] or None,
         tags=[TAG, "reinforcement-learning", "gymnasium"],
         **base.licence,
     )
-    told["version"], text = metadata.version("lactchain"), TEMPLATE.read_text("utf-8")
-    card = ModelCard.from_template(header, template_str=text, **told)
+    facts["version"], text = metadata.version("lactchain"), TEMPLATE.read_text("utf-8")
+    card = ModelCard.from_template(header, template_str=text, **facts)
     atomic_write(folder / CARD, f"{card}\n")
 
 
@@ -113,9 +113,9 @@ def _export(source: Path, folder: Path) -> dict[str, Any]:
     card = card_in(source) if TAG in header_of(source).get("tags", ()) else None
     section = r"^## Training\n+(.*?)\n+(?=^## |\Z)"
     found = re.search(section, card.text, re.MULTILINE | re.DOTALL) if card else None
-    told = {"training": found[1] if found else None, "source": source}
-    told["figures"] = card.data.eval_results if card else None
-    return told | {"is_policy": (folder / POLICY_FILE).is_file()}  # as which it can be loaded
+    facts = {"training": found[1] if found else None, "source": source}
+    facts["figures"] = card.data.eval_results if card else None
+    return facts | {"is_policy": (folder / POLICY_FILE).is_file()}  # as which it can be loaded
 
 
 def _figures(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> list[EvalResult]:

@@ -69,7 +69,7 @@ class ForeignWorld(gym.Env[str, str]):
         self.success_reward = success_reward if self.is_told_success else 1.0
         self.transcript = transcript
         self.success = False
-        self._said: list[str] = []
+        self._so_far: list[str] = []
         self._dice = _dice(0)
         make = import_module(self.package).make
         try:
@@ -88,14 +88,14 @@ class ForeignWorld(gym.Env[str, str]):
         start = int(self.np_random.integers(2**31)) if seed is None else seed % 2**32
         self._dice, self.success = _dice(start), False
         with self._own_dice():
-            self._said = [self.begin(start)]
+            self._so_far = [self.begin(start)]
         return self._shown(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Says something to the game."""
         with self._own_dice():
             reply = self.play(action)
-        self._said += [f"> {action}", reply.text]
+        self._so_far += [f"> {action}", reply.text]
         cut = reply.over and reply.cut
         self.success = reply.over and not cut and reply.won
         return self._shown(), float(reply.reward), reply.over and not cut, cut, {}
@@ -112,7 +112,7 @@ class ForeignWorld(gym.Env[str, str]):
         """Begins a game and returns what it says; the global dice are those of the seed."""
         raise NotImplementedError
 
-    def play(self, said: str) -> Reply:
+    def play(self, completion: str) -> Reply:
         """What the game replies."""
         raise NotImplementedError
 
@@ -121,8 +121,8 @@ class ForeignWorld(gym.Env[str, str]):
         return make(self.name, **self.kwargs)
 
     def _shown(self) -> str:
-        said = self._said if self.transcript else self._said[-1:]
-        return shown("\n".join(text.strip("\n") for text in said if text), self.name)
+        texts = self._so_far if self.transcript else self._so_far[-1:]
+        return shown("\n".join(text.strip("\n") for text in texts if text), self.name)
 
     @contextmanager
     def _own_dice(self) -> Iterator[None]:
@@ -166,13 +166,13 @@ class TextArenaWorld(ForeignWorld):
             ) from error
         return self._news()
 
-    def play(self, said: str) -> Reply:
+    def play(self, completion: str) -> Reply:
         """What the game replies."""
-        over, _ = self.game.step(action=said)
+        over, _ = self.game.step(action=completion)
         if not over:
             return Reply(self._news(), 0.0)
-        rewards, told = self.game.close()
-        reward, about = float(rewards[0]), told[0]
+        rewards, infos = self.game.close()
+        reward, about = float(rewards[0]), infos[0]
         text = "\n".join(filter(None, (self._news(), about.get("reason"))))
         illegal = bool(about.get("invalid_move"))
         if illegal and self.illegal_reward is not None:
@@ -215,9 +215,9 @@ class GemWorld(ForeignWorld):
         text, info = self.game.reset(seed=seed)
         return _with_suffix(text, info)
 
-    def play(self, said: str) -> Reply:
+    def play(self, completion: str) -> Reply:
         """What the game replies."""
-        text, reward, terminated, truncated, info = self.game.step(said)
+        text, reward, terminated, truncated, info = self.game.step(completion)
         if text == ANSWERED:
             return Reply("", reward, True, won=reward >= self.success_reward)
         won = reward >= self.success_reward if self.is_told_success else reward > 0

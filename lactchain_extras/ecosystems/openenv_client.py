@@ -73,8 +73,8 @@ class OpenEnvWorld(gym.Env[str, str]):
         timeout: float = 60.0,
     ) -> None:
         self.url = _checked(name.rstrip("/"))
-        told = _get(f"{self.url}/manifest", optional=True)  # which servers of ours have
-        self.manifest = told if isinstance(told, dict) and "grammar" in told else None
+        manifest = _get(f"{self.url}/manifest", optional=True)  # which servers of ours have
+        self.manifest = manifest if isinstance(manifest, dict) and "grammar" in manifest else None
         self.field = field or self._text_field()
         self.show = show
         self.reset_arguments = dict(reset_arguments or {})
@@ -204,11 +204,11 @@ class OpenEnvWorld(gym.Env[str, str]):
             self.close()  # a reply that comes late would be taken for the next one
             raise _Lost(f"{self.url}: expected a reply to {kind}, got {error!r}") from error
         match reply:
-            case {"type": "error", "data": dict(told)}:
-                said = " ".join(f"{told.get('code')}: {told.get('message')}".split())
-                raise EnvironmentFault(f"{self.url}: {said[:500]}")
-            case {"type": str(kind), "data": dict(told)} if kind != "pong":
-                return told
+            case {"type": "error", "data": dict(content)}:
+                cause = " ".join(f"{content.get('code')}: {content.get('message')}".split())
+                raise EnvironmentFault(f"{self.url}: {cause[:500]}")
+            case {"type": str(kind), "data": dict(content)} if kind != "pong":
+                return content
         raise self._odd(reply)
 
     def _odd(self, reply: Any) -> EnvironmentFault:
@@ -225,8 +225,8 @@ class OpenEnvWorld(gym.Env[str, str]):
         info = data.get("metadata") or {}
         is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
         whole = isinstance(seen, dict) and isinstance(info, dict) and is_number
-        told = [seen.get("truncated"), seen.get("success"), info.get("terminated")] if whole else []
-        flags = [done, *(flag for flag in told if flag is not None)]
+        ends = [seen.get("truncated"), seen.get("success"), info.get("terminated")] if whole else []
+        flags = [done, *(flag for flag in ends if flag is not None)]
         if not whole or abs(reward) > MOST_REWARD or not all(isinstance(f, bool) for f in flags):
             raise self._odd(data)
         reward, info = float(reward), dict(info)

@@ -126,7 +126,7 @@ class Session:
             text, info = begin(self.env, self._splits, task, asked.get("split"), seed)
         self._episode = {"episode_id": asked.get("episode_id"), "step_count": 0}
         self._begun = True
-        return self._told(text, None, False, False, info)
+        return self._turn(text, None, False, False, info)
 
     def step(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Plays a completion."""
@@ -140,13 +140,13 @@ class Session:
         # Clients that read a reply as JSON where they can send what they have read of a chain.
         completion = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
         self._episode["step_count"] += 1
-        return self._told(*self.env.step(completion))
+        return self._turn(*self.env.step(completion))
 
     def state(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """The episode so far, and the state of the world."""
         return {**self._episode, "state": self._state}
 
-    def _told(
+    def _turn(
         self, text: str, reward: float | None, terminated: bool, truncated: bool, info: dict
     ) -> dict[str, Any]:
         self._state = info["state"]
@@ -236,13 +236,13 @@ class Served:
         session, took = Session(env, self._splits), 0.0
         try:
             async for message in connection:
-                said = message if isinstance(message, str) else message.decode(errors="replace")
+                text = message if isinstance(message, str) else message.decode(errors="replace")
                 began = time.perf_counter()
                 if took < SLOW_SECONDS:
-                    reply = session.answer(said)
+                    reply = session.answer(text)
                 else:  # others are not to wait for it
                     loop = asyncio.get_running_loop()
-                    reply = await loop.run_in_executor(self._threads, session.answer, said)
+                    reply = await loop.run_in_executor(self._threads, session.answer, text)
                 took = time.perf_counter() - began
                 if reply is None:
                     break

@@ -235,19 +235,19 @@ def pair_of(row: Row, name: str) -> PreferencePair:
     return PreferencePair(prompt or before, chosen[-1]["content"], rejected[-1]["content"])
 
 
-def _spoken(said: Any, name: str) -> str | Conversation:
+def _spoken(value: Any, name: str) -> str | Conversation:
     """A text, or a conversation of texts; errors call it `name`."""
-    if isinstance(said, str):
-        return said
-    if not isinstance(said, list | tuple) or not said:
-        raise DataError(f"{name}: expected a text or a conversation, got {_shown(said)}")
-    for message in said:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list | tuple) or not value:
+        raise DataError(f"{name}: expected a text or a conversation, got {_shown(value)}")
+    for message in value:
         parts = (message.get("role"), message.get("content")) if isinstance(message, dict) else ()
         if not parts or not all(isinstance(part, str) for part in parts):
             raise DataError(
                 f"{name}: expected messages of role and content, both texts, got {_shown(message)}"
             )
-    return tuple({"role": m["role"], "content": m["content"]} for m in said)
+    return tuple({"role": m["role"], "content": m["content"]} for m in value)
 
 
 def _episode(row: Row, name: str, number: int) -> Trajectory:

@@ -64,8 +64,8 @@ def contents(
     states, ways, runs = States(view.picture), Ways(view.env), [view, *beside]
     parts = view.parts
     # A page of a run under way has to cost little: without critics' episodes, by far the most.
-    told = [name for name in parts if view.summary is not None or not name.endswith("/critic")]
-    everything = [played for name in told for played in played_in(parts[name], name)]
+    kept = [name for name in parts if view.summary is not None or not name.endswith("/critic")]
+    everything = [played for name in kept for played in played_in(parts[name], name)]
     own = sample(everything, set(map(id, shown)))
     others, left_out = of_others(runs, states, ways)
     played = [*own, *others["episodes"]]
@@ -75,7 +75,7 @@ def contents(
         "episodes": (episode_row(episode, states) for episode in played),
         "steps": step_rows(played, states, [Vocabulary(run.directory) for run in runs]),
         "answers": (row for answers, _ in recorded for row in answers),
-        "candidates": [row for _, said in recorded for row in said] + others["candidates"],
+        "candidates": [row for _, sampled in recorded for row in sampled] + others["candidates"],
         "pairs": [*_pairs(view, states, ways), *others["pairs"]],
         "dropped": _dropped(parts),
         "results": _results(runs, states),
@@ -236,12 +236,12 @@ def of_others(
     end differently; and as many of these as have room.
     """
     groups: defaultdict[tuple[bool, str], list[tuple[str, Any, int]]] = defaultdict(list)
-    told: set[str] = set()
+    texts: set[str] = set()
     for number, run in enumerate(runs[1:], 1):
-        for what, round_number, state, row in _told(run, number, states, ways):
+        for what, round_number, state, row in _rows_by_state(run, number, states, ways):
             of_result = what == "pairs" or round_number == chosen_round(run)
             if of_result or len(runs) <= MAX_RUNS_BY_ROUND:
-                bytes_ = weight(row.trajectory, told) if what == "episodes" else 60
+                bytes_ = weight(row.trajectory, texts) if what == "episodes" else 60
                 groups[of_result, state].append((what, row, bytes_))
     differing = _differing(runs)
     order = sorted(groups, key=lambda group: (not group[0], -differing[group[1]]))
@@ -264,7 +264,7 @@ def of_others(
     )
 
 
-def _told(
+def _rows_by_state(
     run: RunView, number: int, states: States, ways: Ways
 ) -> Iterator[tuple[str, int | None, str, Any]]:
     """What another run has of states that are known: which table's, its round, its state."""
@@ -273,11 +273,11 @@ def _told(
             state = played.trajectory.infos[0].get("state")
             if len(played.trajectory) and state is not None:
                 yield "episodes", round_of(name), key(state), played
-    for said_in in run.inspections:
-        for row in recorded_rows(run, said_in, states, ways)[1]:
+    for asked_in in run.inspections:
+        for row in recorded_rows(run, asked_in, states, ways)[1]:
             # Its tokens would weigh more than all else.
             beside = row | {"run": number, "tokens": None, "probabilities": None}
-            yield "candidates", said_in, states.rows[row["state"]]["state"], beside
+            yield "candidates", asked_in, states.rows[row["state"]]["state"], beside
     for row in _pairs(run, states, ways, number):
         if row["state"] is not None:
             yield "pairs", row["round"], states.rows[row["state"]]["state"], row

@@ -72,7 +72,7 @@ class Recorder:
         folder = self.run.path(f"round_{number}/inspection")
         if not distributed.is_main() or is_inspection(folder):
             return
-        stage, told = folder.parent, TokenTexts(load_own_tokenizer(actor)).row
+        stage, text = folder.parent, TokenTexts(load_own_tokenizer(actor)).row
         episodes = read_trajectories(stage / "evaluation/trajectories")
         greedy = [episodes[place] for place in self.asked]
         found = find_candidates([episode.observations[0] for episode in greedy], stage)
@@ -83,14 +83,14 @@ class Recorder:
         outcomes = self.rollouts.outcomes(states, actions, self.config.run.seed)
         worth = self._worth([*map(_first_decision, greedy), *outcomes], critic)
         known = zip(self.asked, greedy, self._known(stage), worth, strict=False)
-        answers = [told(e.actions[0]) | answer_row(place, e) | k | w for place, e, k, w in known]
+        answers = [text(e.actions[0]) | answer_row(place, e) | k | w for place, e, k, w in known]
         asked = zip(places, candidates, outcomes, worth[len(greedy) :], strict=True)
         write_tables(
             folder,
             self._meta(critic),
             answers=answers,
             candidates=[
-                told(action) | {"state_id": place} | counts | _earned(outcome) | {"score": w["q"]}
+                text(action) | {"state_id": place} | counts | _earned(outcome) | {"score": w["q"]}
                 for place, (action, counts), outcome, w in asked
             ],
         )
@@ -148,8 +148,8 @@ class Recorder:
         critic = EmbeddingCritic.load(folder)
         texts = [decision.observations[0] for decision in decisions]
         if critic.mode == "action_value":
-            said = [decision.actions[0].text for decision in decisions]
-            return [UNKNOWN | {"q": q} for q in critic.values(texts, said).tolist()]
+            completions = [decision.actions[0].text for decision in decisions]
+            return [UNKNOWN | {"q": q} for q in critic.values(texts, completions).tolist()]
         worth = ChainWorth(self.rollouts, critic, Discount(critic.gamma, critic.discount_per))
         states = [decision.infos[0]["state"] for decision in decisions]
         known = is_known(self.rollouts, states)
@@ -293,8 +293,8 @@ def write_tables(
     """
     folder = Path(folder)
     for name, rows in tables.items():
-        told = [{column: as_utf8(value) for column, value in row.items()} for row in rows]
-        table = pa.Table.from_pylist(told, SCHEMAS[name])
+        clean = [{column: as_utf8(value) for column, value in row.items()} for row in rows]
+        table = pa.Table.from_pylist(clean, SCHEMAS[name])
         parquet.write_table(folder / f"{name}.parquet", table, name, VERSION)
     write_json(folder / "meta.json", meta)
     write_manifest(folder, {})

@@ -101,8 +101,8 @@ def write_report(
     if anew:
         page = render(view, [open_run(other) for other in beside], under_way=under_way)
     else:
-        told, there = _status(view, under_way), STATUS.format(".*?")
-        page = re.sub(there, lambda _: told, path.read_text(encoding="utf-8"), count=1)
+        line, there = _status(view, under_way), STATUS.format(".*?")
+        page = re.sub(there, lambda _: line, path.read_text(encoding="utf-8"), count=1)
     atomic_write(path, page)
     return path
 
@@ -129,12 +129,12 @@ def render(
     unknown = [name for name in view.environment.get("imports") or [] if name not in sys.modules]
     facts += [f"drawn by lactchain report --import {','.join(unknown)}"] if unknown else []
     sides = (("before training", summary.before), ("after", summary.after))
-    told = _embedded(view, beside, held, screen)
+    embedded = _embedded(view, beside, held, screen)
     text = environment.get_template("page.html").render(
         view=view,
         facts=[*filter(None, facts)],
         summary=summary,
-        words=told["words"] if summary.rounds else "",
+        words=embedded["words"] if summary.rounds else "",
         status=_status(view, under_way),
         now=time.strftime(NOW),
         failed_filter=json.dumps({"filter": {"outcome": "failed", "stage": "evaluation"}}),
@@ -142,7 +142,7 @@ def render(
         succeeded=succeeded,
         state_label=lambda state: state_label(view, state),
         # JSON that can stand in a script element
-        embedded=Markup(json.dumps(told).replace("<", "\\u003c").replace("&", "\\u0026")),
+        embedded=Markup(json.dumps(embedded).replace("<", "\\u003c").replace("&", "\\u0026")),
         tables={name: Markup(pack(columns)) for name, columns in held.tables.items()},
         **assets(),
     )
@@ -157,8 +157,8 @@ def _changed_settings(view: RunView) -> list[str]:
             given = read_run_file(file.parent).get("config")
             if given is not None and _identity_in(file) != identity_of(given):
                 changed.append(file)
-                told = "%s: changed since, or damaged; what the run was given is in %s"
-                log.warning(told, file, file.with_name(RUN_FILE))
+                message = "%s: changed since, or damaged; what the run was given is in %s"
+                log.warning(message, file, file.with_name(RUN_FILE))
     return [str(file.relative_to(view.directory)) for file in changed]
 
 
@@ -171,11 +171,11 @@ def _identity_in(file: Path) -> str | None:
 
 def _status(view: RunView, under_way: str) -> Markup:
     """How far an unfinished run is, and since when that is true."""
-    told = status(view, under_way)
-    if told.startswith("Under way"):
+    line = status(view, under_way)
+    if line.startswith("Under way"):
         look = shlex.join(["lactchain", "report", "--run_dir", str(view.directory)])
-        told += f" A run that is killed cannot say so here; this looks again: {look}"
-    return Markup(STATUS).format(told and _visible(f"{time.strftime(NOW)}: {told}"))
+        line += f" A run that is killed cannot say so here; this looks again: {look}"
+    return Markup(STATUS).format(line and _visible(f"{time.strftime(NOW)}: {line}"))
 
 
 def _embedded(
@@ -223,10 +223,10 @@ def _picture(view: RunView) -> dict[str, Any] | None:
 def _sample(view: RunView, held: Contents) -> str:
     """What of the episodes is on the page, where it is not all of them."""
     if (shown := len(held.trajectories)) < held.num_episodes:
-        told = (
+        beginning = (
             f"A sample: {shown:,} of {held.num_episodes:,} episodes, failures first, since all of"
         )
-        return f"{told} them would make a page of more than 20 MB. The run folder has all."
+        return f"{beginning} them would make a page of more than 20 MB. The run folder has all."
     if view.summary is None and view.stages:
         return "The episodes that critics learn from are added when the run is finished."
     return ""

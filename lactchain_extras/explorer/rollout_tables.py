@@ -127,8 +127,8 @@ def played_in(view: RunView, stage: str, run: int = 0) -> list[Played]:
 
 def sample(everything: list[Played], shown: Collection[int]) -> list[Played]:
     """As many as a page may hold, failures first, the others evenly spread; in their order."""
-    told: set[str] = set()
-    weights = [weight(played.trajectory, told) for played in everything]
+    texts: set[str] = set()
+    weights = [weight(played.trajectory, texts) for played in everything]
     if sum(weights) <= MAX_BYTES:
         return everything
     won = [succeeded(played.trajectory) for played in everything]
@@ -143,10 +143,10 @@ def sample(everything: list[Played], shown: Collection[int]) -> list[Played]:
     return [everything[n] for n in sorted(set(kept))]
 
 
-def weight(trajectory: Trajectory, told: set[str]) -> int:
+def weight(trajectory: Trajectory, known: set[str]) -> int:
     """About the bytes that an episode adds to a page, which holds each text once."""
-    texts = {*trajectory.observations, *(action.text for action in trajectory.actions)} - told
-    told |= texts
+    texts = {*trajectory.observations, *(action.text for action in trajectory.actions)} - known
+    known |= texts
     tokens = sum(len(action.logprobs) for action in trajectory.actions)
     return sum(map(len, texts)) + 4 * tokens + 30 * len(trajectory)
 

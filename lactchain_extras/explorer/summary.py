@@ -246,8 +246,8 @@ def _alarms(view: RunView) -> Iterator[Mapping[str, Any]]:
             when, mend = f"first in round {rounds[0]}, in {len(rounds)} of the rounds", rule.mend
             if rounds == [0]:
                 when, mend = "before the first round only", rule.before
-            told = {"name": rule.name, "when": when, "means": rule.means, "mend": mend}
-            yield told | {"is_over": points[-1][1] == 0}
+            alarm = {"name": rule.name, "when": when, "means": rule.means, "mend": mend}
+            yield alarm | {"is_over": points[-1][1] == 0}
 
 
 def status(view: RunView, stage: str = "") -> str:
@@ -259,10 +259,10 @@ def status(view: RunView, stage: str = "") -> str:
     if stage or view.state == "under way":
         return f"Under way: {stage or doing}."
     about, run_dir = view.environment, view.config.get("run", {}).get("run_dir", view.directory)
-    told = f"Stopped: {doing}. Give the same command to go on"
+    stopped = f"Stopped: {doing}. Give the same command to go on"
     name, own = about.get("command"), {"quickstart": ["--run.run_dir", f"{run_dir}"]}
     if name not in scripts() and name not in own:
-        return f"{told}."
+        return f"{stopped}."
     words = ["lactchain", name, "--config", f"{run_dir}/config.yaml", *own.get(name, [])]
     words += ["--import", ",".join(about["imports"])] if about.get("imports") else []
-    return f"{told}, or: {shlex.join(on_processes(words, about.get('world_size', 1)))}"
+    return f"{stopped}, or: {shlex.join(on_processes(words, about.get('world_size', 1)))}"

@@ -92,13 +92,13 @@ def _write_sglang(row: Request) -> dict[str, Any]:
 
 
 def _read_sglang(body: Mapping[str, Any]) -> Response:
-    told = body["meta_info"]
-    reason = told["finish_reason"]
+    meta = body["meta_info"]
+    reason = meta["finish_reason"]
     ended = _ended(reason["type"])
     if ended == "stop" and not isinstance(reason["matched"], int):
         # After a NaN it puts an end of the completion there, and says so here.
         raise ValueError(f"stopped by {reason['matched']!r}, which is no token")
-    logprobs = tuple(token[0] for token in told["output_token_logprobs"])
+    logprobs = tuple(token[0] for token in meta["output_token_logprobs"])
     ids, prompt_ids = tuple(body["output_ids"]), tuple(body["prompt_token_ids"])
     return Response(body["text"], ended, ids, logprobs, prompt_ids)
 

@@ -39,14 +39,14 @@ FLAGS = frozenset((
 
 def models_at(transport: Transport, url: str) -> list[Mapping[str, Any]]:
     """What a server says that it has: the base, and adapters with their `parent`."""
-    told = transport.tell(url, "/v1/models")
+    listed = transport.tell(url, "/v1/models")
     with suppress(KeyError, TypeError, AttributeError):
-        cards = list(told["data"])
+        cards = list(listed["data"])
         named = [f"{card['id'] + ''}{card.get('root')}".isprintable() for card in cards]
         if all(named) and any(not card.get("parent") for card in cards):
             return cards
     raise ServerError(
-        f"{url}/v1/models: expected a list of models, got {quoted(str(told), 80)}; give the "
+        f"{url}/v1/models: expected a list of models, got {quoted(str(listed), 80)}; give the "
         "address of the server itself as actor.served.urls"
     )
 
@@ -101,26 +101,26 @@ def record(served: ServedConfig, run: Run) -> None:
     for url, now in found.items():
         before = earlier.get(url, now)
         facts = sorted(fact for fact in {*before, *now} if before.get(fact) != now.get(fact))
-        told = ", ".join(f"{fact} was {before.get(fact)}, is {now.get(fact)}" for fact in facts)
-        if told:
-            log.warning("%s: another engine than this run had before: %s", url, told)
+        changes = ", ".join(f"{fact} was {before.get(fact)}, is {now.get(fact)}" for fact in facts)
+        if changes:
+            log.warning("%s: another engine than this run had before: %s", url, changes)
     run.note(servers=earlier | found)
 
 
 def identity(transport: Transport, url: str) -> dict[str, str]:
     """Version, models and flags of a server, by name, as far as it tells them."""
     bases, keys = bases_at(transport, url), ("root", "max_model_len")
-    told = {f"{card['id']}.{key}": card.get(key) for card in bases for key in keys}
-    facts = {name: fact for name, fact in told.items() if fact is not None}
+    listed = {f"{card['id']}.{key}": card.get(key) for card in bases for key in keys}
+    facts = {name: fact for name, fact in listed.items() if fact is not None}
     for page in PAGES:
         with suppress(ServerError, RecursionError):  # it has none, or one that nobody can read
             facts |= _flags(transport.tell(url, page, patience=PAGE_SECONDS))
     return {quoted(name, 200): quoted(str(fact), 200) for name, fact in facts.items()}
 
 
-def _flags(told: Any, inside: str = "") -> Iterator[tuple[str, Any]]:
+def _flags(page: Any, inside: str = "") -> Iterator[tuple[str, Any]]:
     """The flags on a page, with the names of the parts that they are in."""
-    for name, value in told.items() if isinstance(told, dict) else ():
+    for name, value in page.items() if isinstance(page, dict) else ():
         if name in FLAGS and isinstance(value, str | int | float):
             yield inside + name, value
         yield from _flags(value, f"{inside}{name}.")

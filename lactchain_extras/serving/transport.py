@@ -202,10 +202,10 @@ def text_of(client: httpx2.Client, address: str, body: Body | None = None) -> st
                 )
             if time.monotonic() > late:
                 raise Unfinished(f"{len(text):,} bytes of an answer that did not end")
-    told, status = text.decode(errors="replace"), response.status_code
-    if response.is_success or FIRST.search(told):
-        return told
-    words = f"{status} {quoted(response.headers.get('Location') or told, 300)}"
+    body_text, status = text.decode(errors="replace"), response.status_code
+    if response.is_success or FIRST.search(body_text):
+        return body_text
+    words = f"{status} {quoted(response.headers.get('Location') or body_text, 300)}"
     if status in MAY_PASS or status >= 500:
         asked_for = response.headers.get("Retry-After", "")  # a date, as pages have it, is none
         is_number = asked_for.replace(".", "", 1).isdecimal()

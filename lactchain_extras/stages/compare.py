@@ -39,8 +39,8 @@ def main(config: CompareConfig) -> None:
         table("Means over seeds (± 95 %), named by the first of their runs", means)
     for run in runs:
         if run.summary is None:
-            told = f"{run.directory}: its last evaluation so far is compared. {status(run)}"
-            console.print(plain(told), soft_wrap=True)
+            line = f"{run.directory}: its last evaluation so far is compared. {status(run)}"
+            console.print(plain(line), soft_wrap=True)
     if differing := comparing.settings(runs):
         table("Settings that differ", differing)
     title = f"From {len(compared[0].starts)} start states in common, less the first (95 % interval)"

@@ -142,54 +142,54 @@ def examine(config: PlayerConfig, grammar: ChainGrammar, state: str) -> Iterator
             return
 
 
-Told = tuple[bool | None, str]
+Outcome = tuple[bool | None, str]
 
 
-def _server(visit: Visit) -> Told:
+def _server(visit: Visit) -> Outcome:
     version = identity(visit.transport, visit.url).get("version", "unknown")
     return True, f"version {version}, serves {', '.join(names_at(visit.transport, visit.url))}"
 
 
-def _model(visit: Visit) -> Told:
+def _model(visit: Visit) -> Outcome:
     visit.base = common_base(visit.transport, visit.config.model)
     return True, visit.base
 
 
-def _tokenizer(visit: Visit) -> Told:
+def _tokenizer(visit: Visit) -> Outcome:
     from lactchain.models.prompting import PROBES
 
     for text in PROBES:
         body = {"model": visit.base, "prompt": text, "add_special_tokens": False}
         try:
-            told = json.loads(visit.transport.tell(visit.url, "/tokenize", body))["tokens"]
+            there = json.loads(visit.transport.tell(visit.url, "/tokenize", body))["tokens"]
         except RefusedError:
             return None, "it has no /tokenize; each answer is checked all the same"
         here = visit.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if told != here:
-            return False, f"{text!r} is {here} here and {told} there"
+        if there != here:
+            return False, f"{text!r} is {here} here and {there} there"
     return True, f"the same tokens for {len(PROBES)} texts"
 
 
-def _answers(visit: Visit) -> Told:
-    (said,) = visit.actor().act([visit.state], [1])
-    tokens = f"{len(said.token_ids)} tokens, each with its log-probability"
-    return True, f"{said.text!r}, {tokens if visit.dialect.has_tokens else 'text alone'}"
+def _answers(visit: Visit) -> Outcome:
+    (answer,) = visit.actor().act([visit.state], [1])
+    tokens = f"{len(answer.token_ids)} tokens, each with its log-probability"
+    return True, f"{answer.text!r}, {tokens if visit.dialect.has_tokens else 'text alone'}"
 
 
-def _seeds(visit: Visit) -> Told:
+def _seeds(visit: Visit) -> Outcome:
     seeds = [5, 5, *range(100, 100 + DRAWS)]
     first, again, *others = visit.actor(temperature=HOT).act([visit.state] * len(seeds), seeds)
-    same, distinct = first.text == again.text, len({said.text for said in others})
-    told = f"{distinct} different of {DRAWS} seeds, {'one' if same else 'two'} of one seed twice"
-    return None if same and distinct == 1 else same, told  # it is sure, or hears no seed
+    same, distinct = first.text == again.text, len({answer.text for answer in others})
+    found = f"{distinct} different of {DRAWS} seeds, {'one' if same else 'two'} of one seed twice"
+    return None if same and distinct == 1 else same, found  # it is sure, or hears no seed
 
 
-def _constraints(visit: Visit) -> Told:
-    said = visit.actor("constrained").act([visit.state] * 4, range(4))
-    return True, ", ".join(sorted({action.text.strip() for action in said}))
+def _constraints(visit: Visit) -> Outcome:
+    answers = visit.actor("constrained").act([visit.state] * 4, range(4))
+    return True, ", ".join(sorted({action.text.strip() for action in answers}))
 
 
-def _log_probabilities(visit: Visit) -> Told:
+def _log_probabilities(visit: Visit) -> Outcome:
     """Whether those of a token follow the temperature that it was drawn at."""
     by_token: list[dict[int, float]] = []
     for temperature in (1.0, HOT):
@@ -203,7 +203,7 @@ def _log_probabilities(visit: Visit) -> Told:
     return differs > SURE, f"they differ by {differs:.2g} between temperature 1 and {HOT:g}"
 
 
-def _adapters(visit: Visit) -> Told:
+def _adapters(visit: Visit) -> Outcome:
     """Whether it takes any; and the given one, which is loaded and asked."""
     try:
         visit.transport.tell(visit.url, visit.dialect.unload, {"lora_name": ""})
@@ -223,7 +223,7 @@ def _adapters(visit: Visit) -> Told:
     return True, f"{name} was loaded, and answered"
 
 
-CHECKS: dict[str, tuple[Callable[[Visit], Told], str]] = {
+CHECKS: dict[str, tuple[Callable[[Visit], Outcome], str]] = {
     "server": (_server, "start it, and give the address of the engine itself"),
     "model": (_model, "serve the model that actor.model names"),
     "tokenizer": (_tokenizer, "serve the very files of actor.model, tokenizer.json among them"),

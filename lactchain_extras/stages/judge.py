@@ -75,8 +75,8 @@ def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
     rollouts = Rollouts(config.environment, config.num_envs)
     env = rollouts.env
     if not lists_states(env):
-        told = config.environment.id
-        raise ConfigError(f"environment.id: expected a world that lists states, got {told}")
+        world = config.environment.id
+        raise ConfigError(f"environment.id: expected a world that lists states, got {world}")
     critics = {name: open_critic(name, env, config.gamma) for name in config.critics}
     actor = LanguageActor.from_config(config.actor, env.grammar)
     if env.history == 1 and can_enumerate(env) and config.actor.decoding == "constrained":

@@ -79,7 +79,7 @@ def make_offline_data(config: MakeOfflineDataConfig, run: Run) -> dict[str, Any]
     if behavior.policy_template is None:
         rollouts = Rollouts(config.environment, collect.num_envs)
     else:
-        rollouts = Retold(config.environment, behavior.policy_template, collect.num_envs)
+        rollouts = Reworded(config.environment, behavior.policy_template, collect.num_envs)
     policy = behavior_policy(rollouts.env, behavior.policies)
     seed, count = config.run.seed, collect.num_episodes
     if behavior.regions:
@@ -119,12 +119,12 @@ def region_episodes(
     ]
 
 
-class Retold(Rollouts):
+class Reworded(Rollouts):
     """Rollouts of a policy that reads another template, recorded as the environment tells them."""
 
     def __init__(self, config: EnvironmentConfig, policy_template: str, num_envs: int) -> None:
         super().__init__(replace(config, template=policy_template, history=1), num_envs)
-        self.told = make_language_env(config)
+        self.worded = make_language_env(config)
 
     def play(
         self, policy: Policy, episodes: Sequence[Episode], folder: Path = Path()
@@ -132,10 +132,10 @@ class Retold(Rollouts):
         """Plays the episodes in this process, and tells them again."""
         played = super().play(policy, episodes, folder)
         with self.measure("environment"):
-            return [retell(trajectory, self.told) for trajectory in played]
+            return [reworded(trajectory, self.worded) for trajectory in played]
 
 
-def retell(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:
+def reworded(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:
     """The same episode in the words of another view of the world.
 
     Raises:

@@ -46,5 +46,5 @@ def main(config: PanelConfig) -> None:
     make_folder(Path(config.file).absolute().parent)
     write_sealed(config.file, panel)
     players = panel["floors"] | ({"optimum": panel["optimum"]} if panel["optimum"] else {})
-    rows = [{"player": name} | told for name, told in players.items()]
+    rows = [{"player": name} | found for name, found in players.items()]
     table(f"{config.file}: {len(panel['tasks'])} tasks, rules {panel['rules'][:12]}", rows)

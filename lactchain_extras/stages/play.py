@@ -55,8 +55,8 @@ def main(config: PlayConfig) -> float | dict:
         return play(env, policy, config.seed)[0]
     films = plugins.required("films", "gif")
     films.film(config.environment, episode, ())  # before an hour is played for nothing
-    total, said = play(env, policy, config.seed)
-    films.write_gif(config.gif, {policy.name: films.film(config.environment, episode, said)})
+    total, completions = play(env, policy, config.seed)
+    films.write_gif(config.gif, {policy.name: films.film(config.environment, episode, completions)})
     return total
 
 
@@ -137,14 +137,14 @@ def what_is_legal(grammar: ChainGrammar) -> str:
 def play(env: LanguageEnv, policy: Policy, seed: int) -> tuple[float, list[str]]:
     """An episode of any policy, shown step by step; its return, and the completions."""
     observation, info = env.reset(seed=seed)
-    over, said, total = False, [], 0.0
+    over, completions, total = False, [], 0.0
     while not over:
         _show_state(env, observation)
         try:
-            action = policy.act([observation], [derive_seed(seed, len(said))])[0]
+            action = policy.act([observation], [derive_seed(seed, len(completions))])[0]
         except EOFError:
             break
-        said.append(action.text)
+        completions.append(action.text)
         observation, reward, terminated, truncated, info = env.step(action.text)
         moves = zip(info["executed"], info["bumped"], strict=True)
         played = ", ".join(f"{name} (bumped)" if bumped else name for name, bumped in moves)
@@ -153,10 +153,10 @@ def play(env: LanguageEnv, policy: Policy, seed: int) -> tuple[float, list[str]]
         over, total = terminated or truncated, total + reward
     _show_state(env, observation)
     endings = {True: "reached the goal", False: "did not reach the goal", None: "came to the end"}
-    took = f"{len(said)} completion{'' if len(said) == 1 else 's'}"
+    took = f"{len(completions)} completion{'' if len(completions) == 1 else 's'}"
     verdict = f"{policy.name} {endings[info['success']]}: {took}, return {total:+.3g}"
     console.print(plain(verdict), soft_wrap=True)
-    return total, said
+    return total, completions
 
 
 def _show_state(env: LanguageEnv, observation: str) -> None:

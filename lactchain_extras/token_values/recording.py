@@ -29,7 +29,7 @@ AT_ONCE = 8
 EXTREMES = (min, "worst"), (max, "best")
 
 
-class Telling(NamedTuple):
+class Picked(NamedTuple):
     """Episodes that are looked at: why, by their places among all; these; how many are in all."""
 
     chosen: dict[int, str]
@@ -37,7 +37,7 @@ class Telling(NamedTuple):
     of: int
 
 
-def telling(trajectories: Sequence[Trajectory]) -> Telling:
+def picked(trajectories: Sequence[Trajectory]) -> Picked:
     """The episodes that are looked at.
 
     Of equal returns the shortest episode is the best, and the longest the worst.
@@ -49,7 +49,7 @@ def telling(trajectories: Sequence[Trajectory]) -> Telling:
         if len(named) < MAX_EPISODES:
             named.setdefault(place, "first")
     chosen = dict(sorted(named.items()))
-    return Telling(chosen, tuple(trajectories[place] for place in chosen), len(trajectories))
+    return Picked(chosen, tuple(trajectories[place] for place in chosen), len(trajectories))
 
 
 def record_token_values(
@@ -63,7 +63,7 @@ def record_token_values(
     Raises:
         Interrupted: a signal asked to stop; the model is saved, and its values are computed anew.
     """
-    shown = telling(trajectories)
+    shown = picked(trajectories)
     if not shown.chosen:
         return
     view = token_view(shown.trajectories, template, model.tokenizer)
@@ -73,11 +73,11 @@ def record_token_values(
     texts, rows = TokenTexts(model.tokenizer), []
     for first in range(0, len(looked_at), AT_ONCE):
         if stop_requested():
-            told = "stopped as values of tokens were computed; give the same command to go on"
-            raise Interrupted(stop_requested(), told)
+            message = "stopped as values of tokens were computed; give the same command to go on"
+            raise Interrupted(stop_requested(), message)
         some = looked_at[first : first + AT_ONCE]
-        for row, said, q, v in _values(model, view, some):
-            tokens = {"tokens": texts.split(tuple(said)), "q": q, "v": v}
+        for row, ids, q, v in _values(model, view, some):
+            tokens = {"tokens": texts.split(tuple(ids)), "q": q, "v": v}
             rows.append(_row(shown, int(view.episodes[row]), int(places[row])) | tokens)
     meta = {"method": model.meaning.method, "gamma": model.meaning.gamma}
     meta |= {"episodes": len(shown.chosen), "of": shown.of, "most_decisions": MAX_DECISIONS}
@@ -85,7 +85,7 @@ def record_token_values(
         write_tables(run.path("token_values"), meta, decisions=rows)
 
 
-def _row(shown: Telling, episode: int, decision: int) -> dict[str, Any]:
+def _row(shown: Picked, episode: int, decision: int) -> dict[str, Any]:
     """What is known of a decision without the model."""
     place, reason = [*shown.chosen.items()][episode]
     trajectory = shown.trajectories[episode]
@@ -107,15 +107,15 @@ def _values(
 ) -> Iterator[tuple[int, list[int], list[float], list[float]]]:
     """Of each decision its row, its tokens, Q(s, token) of each of them, and V(s) before it."""
     prompts = [view.prompts[number] for number in view.prompt_tm1[rows]]
-    said = [view.completions[number] for number in view.completion_tm1[rows]]
+    completions = [view.completions[number] for number in view.completion_tm1[rows]]
     # The last token of a completion is an action, and never a state.
-    texts = [prompt + tokens[:-1] for prompt, tokens in zip(prompts, said, strict=True)]
+    texts = [prompt + tokens[:-1] for prompt, tokens in zip(prompts, completions, strict=True)]
     layout = prefix_trees(texts, model.tokenizer.pad_token_id)
     inputs = {name: torch.from_numpy(t).to(model.device) for name, t in layout.arrays.items()}
     nodes = [p[len(prompt) - 1 :] for p, prompt in zip(layout.places, prompts, strict=True)]
     q, v = model.token_values(inputs, torch.from_numpy(np.concatenate(nodes)).to(model.device))
-    tokens = torch.tensor(np.concatenate(said), device=model.device)
-    lengths = [len(tokens) for tokens in said]
+    tokens = torch.tensor(np.concatenate(completions), device=model.device)
+    lengths = [len(tokens) for tokens in completions]
     q_of, v_of = q.gather(1, tokens[:, None])[:, 0].split(lengths), v.split(lengths)
-    for row, ids, own_q, own_v in zip(rows, said, q_of, v_of, strict=True):
+    for row, ids, own_q, own_v in zip(rows, completions, q_of, v_of, strict=True):
         yield row, ids, own_q.tolist(), own_v.tolist()

@@ -110,13 +110,13 @@ def token_view(
     texts: dict[str, int] = {}
     observed = [[texts.setdefault(o, len(texts)) for o in t.observations] for t in trajectories]
     actions: dict[Action, int] = {}
-    said = [actions.setdefault(trajectories[e].actions[t], len(actions)) for e, t in decisions]
-    said_to = ((trajectories[e].observations[t], trajectories[e].actions[t]) for e, t in decisions)
-    template.check_untemplated(said_to, "trajectories: decisions")
+    answers = [actions.setdefault(trajectories[e].actions[t], len(actions)) for e, t in decisions]
+    decided = ((trajectories[e].observations[t], trajectories[e].actions[t]) for e, t in decisions)
+    template.check_untemplated(decided, "trajectories: decisions")
     prompts = template.encode_batch(list(texts))
 
     def name(number: int) -> str:
-        episode, t = decisions[said.index(number)]
+        episode, t = decisions[answers.index(number)]
         return f"trajectories: episode {episode}, decision {t}"
 
     encoded = encode_completions(list(actions), tokenizer, name)
@@ -124,7 +124,7 @@ def token_view(
         prompts=prompts,
         completions=[ids or [tokenizer.eos_token_id] for ids in encoded],
         prompt_tm1=np.array([observed[e][t] for e, t in decisions]),
-        completion_tm1=np.array(said),
+        completion_tm1=np.array(answers),
         prompt_t=np.array([observed[e][t + 1] for e, t in decisions]),
         rewards=np.array([trajectories[e].rewards[t] for e, t in decisions]),
         discounts=np.array(

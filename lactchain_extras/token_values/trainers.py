@@ -89,15 +89,15 @@ class TreeCollator:
         count = len(completions)
         keys = targets.prompt_tm1[decisions] * count + targets.completion_tm1[decisions]
         keys, which = np.unique(keys, return_inverse=True)
-        said = [divmod(key, count) for key in keys.tolist()]
+        answered = [divmod(key, count) for key in keys.tolist()]
         # The last token of a completion is an action, and never a state.
-        texts = [prompts[prompt] + completions[completion][:-1] for prompt, completion in said]
+        texts = [prompts[prompt] + completions[completion][:-1] for prompt, completion in answered]
         trees = prefix_trees(texts, self.pad_token_id)
         states = [
             places[len(prompts[prompt]) - 1 :]
-            for (prompt, _), places in zip(said, trees.places, strict=True)
+            for (prompt, _), places in zip(answered, trees.places, strict=True)
         ]
-        end = {prompt: places[0] for (prompt, _), places in zip(said, states, strict=True)}
+        end = {prompt: places[0] for (prompt, _), places in zip(answered, states, strict=True)}
         after, following = np.unique(targets.prompt_t[decisions], return_inverse=True)
         unanswered = [prompt for prompt in after.tolist() if prompt not in end]
         behind = None

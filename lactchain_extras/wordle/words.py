@@ -162,9 +162,9 @@ def _letters(word: str) -> np.ndarray:
     return np.array([ALPHABET.index(letter) for letter in word])
 
 
-def kept(said: str) -> str:
+def kept(guess: str) -> str:
     """What the game shows of an invalid guess: printable, in one line, of bounded length."""
-    letters = [letter for letter in said[:_LONGEST_NONSENSE] if not letter.isspace()]
+    letters = [letter for letter in guess[:_LONGEST_NONSENSE] if not letter.isspace()]
     return "".join(
         letter if letter.isascii() and letter.isprintable() else "?" for letter in letters
     )
