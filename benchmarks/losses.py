@@ -40,8 +40,8 @@ from lactchain.models.actor import load_player, policy_file
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.runs.console import under_way
 from lactchain.runs.process import seed_everything
-from lactchain.runs.progress import under_way
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate, make_preferences
 from lactchain.stages.pipeline_config import RunPipelineConfig

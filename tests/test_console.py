@@ -14,9 +14,8 @@ from rich.console import Console
 from run_setups import launched, start
 from script_setups import config_of, run_here
 
-from lactchain.runs import progress
-from lactchain.runs.console import GrowingTable, console, plain, table
-from lactchain.runs.progress import Step, live_line, under_way
+from lactchain.runs import console as console_module
+from lactchain.runs.console import GrowingTable, Step, console, live_line, plain, table, under_way
 from lactchain.stages.run_pipeline import command
 from lactchain.storage.files import in_bytes, size_of
 from lactchain_extras import films
@@ -36,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(progress, "time", clock)
+    monkeypatch.setattr(console_module, "time", clock)
     return clock
 
 
@@ -82,7 +81,7 @@ def test_the_time_is_that_of_the_outermost_step_of_which_it_can_be_told(clock):
 def work(file, monkeypatch) -> None:
     """Something that is counted, and says something meanwhile."""
     console = Console(file=file, highlight=False)
-    monkeypatch.setattr(progress, "console", console)
+    monkeypatch.setattr(console_module, "console", console)
     with under_way("rollouts", 12) as step:
         step.at(5)
         console.print("in between")
@@ -119,7 +118,7 @@ def test_a_pipe_gets_no_live_line_and_no_control_character(force_color, monkeypa
 
 def test_a_pipe_gets_a_line_each_minute(clock, monkeypatch):
     piped = io.StringIO()
-    monkeypatch.setattr(progress, "console", Console(file=piped, highlight=False))
+    monkeypatch.setattr(console_module, "console", Console(file=piped, highlight=False))
     with under_way("round", 2, most=True), under_way("training", 300) as step:
         for clock.now in range(1, 151):
             step.at(clock.now)

@@ -23,8 +23,8 @@ from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import Digest, differing, digest, done, kept, whole
 from fault_matrix.processes import PATIENCE, ended, kill, said, to_end, wait_until
 from fault_matrix.programs import Program
+from lactchain.runs.console import nothing_under_way
 from lactchain.runs.distributed import Peers
-from lactchain.runs.progress import nothing_under_way
 
 WITHIN = 20.0
 STRUCK = "struck"

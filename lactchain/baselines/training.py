@@ -40,9 +40,8 @@ from lactchain.baselines.transitions import (
 )
 from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
-from lactchain.runs.console import GrowingTable
+from lactchain.runs.console import GrowingTable, under_way
 from lactchain.runs.process import stop_requested
-from lactchain.runs.progress import under_way
 from lactchain.runs.reporting import OptionalTracker
 from lactchain.runs.run import Run
 from lactchain.storage.files import write_json

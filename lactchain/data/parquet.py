@@ -31,8 +31,8 @@ import pyarrow.parquet as pq
 
 from lactchain.errors import DataError, Interrupted
 from lactchain.runs import distributed
+from lactchain.runs.console import under_way
 from lactchain.runs.process import stop_requested
-from lactchain.runs.progress import under_way
 from lactchain.storage.files import make_folder
 from lactchain.storage.manifests import (
     manifest_beside,

@@ -32,7 +32,7 @@ from lactchain.environments.exact import goes_by_reward, shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.views import State
 from lactchain.functional.random_streams import derive_seed
-from lactchain.runs.progress import under_way
+from lactchain.runs.console import under_way
 from lactchain.types import Action, Policy, StreamingPolicy, Trajectory
 
 LISTEN_SECONDS = 1.0

@@ -21,9 +21,9 @@ from typing import IO, Any
 from lactchain.config.parsing import differences, load, to_yaml
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.models.weights import resolve_weights
+from lactchain.runs.console import nothing_under_way
 from lactchain.runs.preflight import READ, unread_models
 from lactchain.runs.process import describe_environment, refuse_unless_inexact
-from lactchain.runs.progress import nothing_under_way
 from lactchain.storage.files import (
     atomic_write,
     disk_errors,

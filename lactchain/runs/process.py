@@ -39,9 +39,17 @@ from lactchain.errors import (
 )
 from lactchain.plugins import required
 from lactchain.runs import distributed
-from lactchain.runs.console import LogLines, console, guard_streams, leave_streams, one_line, tell
+from lactchain.runs.console import (
+    LogLines,
+    console,
+    guard_streams,
+    is_watched,
+    leave_streams,
+    nothing_under_way,
+    one_line,
+    tell,
+)
 from lactchain.runs.preflight import look_up
-from lactchain.runs.progress import is_watched, nothing_under_way
 from lactchain.runs.signals import AT_ONCE, STOPPING
 
 # How long one of several processes may take to notice a signal.

@@ -17,9 +17,9 @@ from typing import IO, Any
 from lactchain.config.parsing import to_dict
 from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.runs import distributed
+from lactchain.runs.console import nothing_under_way
 from lactchain.runs.folder import TOLD, prepare_folder, redact
 from lactchain.runs.process import refuse_unless_inexact
-from lactchain.runs.progress import nothing_under_way
 from lactchain.storage.checkpoints import prune_checkpoints
 from lactchain.storage.files import (
     append_json_lines,

@@ -25,8 +25,8 @@ from lactchain.baselines.state_files import over_leaves
 from lactchain.baselines.training import AGENTS, save_agent
 from lactchain.errors import Interrupted
 from lactchain.functional.random_streams import derive_seed
+from lactchain.runs.console import under_way
 from lactchain.runs.process import stop_requested
-from lactchain.runs.progress import under_way
 from lactchain.search.evolution import Individual, Species
 from lactchain.search.mutations import Child
 

@@ -28,8 +28,7 @@ import numpy as np
 
 from lactchain.baselines.state_files import Stored, resume, save_checkpoint
 from lactchain.config.tunable import tunable_values, with_tunables, with_values
-from lactchain.runs.console import GrowingTable
-from lactchain.runs.progress import under_way
+from lactchain.runs.console import GrowingTable, under_way
 from lactchain.runs.run import Run
 from lactchain.search.mutations import (
     Change,

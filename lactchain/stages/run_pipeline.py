@@ -27,9 +27,8 @@ from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import modules_of
 from lactchain.errors import CollapseError
 from lactchain.runs import distributed
-from lactchain.runs.console import console, figures, plain
+from lactchain.runs.console import console, figures, plain, under_way
 from lactchain.runs.process import is_dry_run, on_processes
-from lactchain.runs.progress import under_way
 from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig

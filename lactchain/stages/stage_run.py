@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from lactchain import plugins
 from lactchain.errors import ConfigError
 from lactchain.runs import distributed
-from lactchain.runs.console import console, figures, plain
+from lactchain.runs.console import console, figures, nothing_under_way, plain, under_way
 from lactchain.runs.process import is_dry_run, seed_everything
-from lactchain.runs.progress import nothing_under_way, under_way
 from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.sizing import RULES

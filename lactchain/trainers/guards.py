@@ -33,8 +33,8 @@ from lactchain.models.headed import load_trained
 from lactchain.models.loading import readable
 from lactchain.models.runtime import is_sharded, local, quiet, whole_state
 from lactchain.runs import distributed
+from lactchain.runs.console import under_way
 from lactchain.runs.process import provenance, stop_requested
-from lactchain.runs.progress import under_way
 from lactchain.runs.reporting import OptionalTracker
 from lactchain.runs.run import Run
 from lactchain.storage.checkpoints import clear_place, prune_checkpoints
