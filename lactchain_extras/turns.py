@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lactchain.config.settings import RunConfig
-from lactchain.runs.reporting import OptionalTracker
+from lactchain.runs.run import OptionalTracker
 
 COLUMNS = ("state", "prompt", "answer", "reward", "value", "advantage", "success", "return")
 PROJECT = "lactchain"

@@ -23,10 +23,10 @@ from lactchain.data.trajectories import write_trajectories
 from lactchain.environments.extractors import Chain
 from lactchain.errors import ConfigError, DataError, Interrupted
 from lactchain.inspection.run_view import open_run
-from lactchain.runs.reporting import LivePage, write_page
 from lactchain.runs.run import Run
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
+from lactchain.stages.stage_run import LivePage, write_page
 from lactchain.storage.manifests import read_run_file, write_run_file, write_with_manifest
 from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables

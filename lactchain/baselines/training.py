@@ -42,8 +42,7 @@ from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.console import GrowingTable, under_way
 from lactchain.runs.process import stop_requested
-from lactchain.runs.reporting import OptionalTracker
-from lactchain.runs.run import Run
+from lactchain.runs.run import OptionalTracker, Run
 from lactchain.storage.files import write_json
 from lactchain.storage.manifests import MANIFEST, verify_manifest
 

@@ -26,13 +26,12 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, NoPairsError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs import distributed
-from lactchain.runs.reporting import LivePage
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig, RunPipelineConfig
 from lactchain.stages.round_results import RoundResults, is_worse, play_selection
-from lactchain.stages.stage_run import note_servers
+from lactchain.stages.stage_run import LivePage, note_servers
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig

@@ -29,12 +29,18 @@ from lactchain.errors import CollapseError
 from lactchain.runs import distributed
 from lactchain.runs.console import console, figures, plain, under_way
 from lactchain.runs.process import is_dry_run, on_processes
-from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.sizing import RULES, fill, is_null
-from lactchain.stages.stage_run import BatchSettings, dry_run, require_numbers, show_place, stage
+from lactchain.stages.stage_run import (
+    BatchSettings,
+    dry_run,
+    require_numbers,
+    show_place,
+    stage,
+    write_page,
+)
 from lactchain.stages.world_facts import measure_world
 from lactchain.storage.files import read_json, to_json
 from lactchain.storage.manifests import verify_if_described, write_with_manifest

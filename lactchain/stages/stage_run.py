@@ -1,7 +1,12 @@
-"""What every stage does around its own work: one run folder, which the same command continues."""
+"""What every stage does around its own work: one run folder, which the same command continues.
+
+A page shows the folder meanwhile; it never holds up the run.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -13,7 +18,6 @@ from lactchain.errors import ConfigError
 from lactchain.runs import distributed
 from lactchain.runs.console import console, figures, nothing_under_way, plain, under_way
 from lactchain.runs.process import is_dry_run, seed_everything
-from lactchain.runs.reporting import write_page
 from lactchain.runs.run import Run
 from lactchain.stages.sizing import RULES
 from lactchain.storage.files import in_bytes, size_of
@@ -21,6 +25,10 @@ from lactchain.storage.files import in_bytes, size_of
 NOTHING_DONE = (
     "the settings are in order; no memory is estimated of this command, and nothing was done"
 )
+LIVE_SHARE = 0.02
+"""What the page may cost of a run's time: where it costs more, it tells the stage alone."""
+
+log = logging.getLogger(__name__)
 
 
 class BatchSettings(NamedTuple):
@@ -149,3 +157,25 @@ def show_place(config: Any) -> None:
     folder = config.run.run_dir
     size = in_bytes(size_of(Path(folder)))
     console.print(plain(f"everything is in {folder} ({size})"), soft_wrap=True)
+
+
+def write_page(run_dir: str | Path, under_way: str = "", anew: bool = True) -> None:
+    """Draws a run, or mends what a page tells of how far it is; failing costs a warning."""
+    try:
+        plugins.call("page", run_dir, under_way=under_way, anew=anew)
+    except Exception as error:  # noqa: BLE001  - of whatever kind: the run is no part of it
+        log.warning("%s: the page is left as it was: %s", run_dir, error)
+
+
+class LivePage:
+    """The page of a run under way, written when a stage begins: anew, while that costs little."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir, self._began, self._spent = run_dir, time.perf_counter(), 0.0
+
+    def begin(self, stage: str) -> None:
+        """Shows what there is so far, and that a stage is under way."""
+        start = time.perf_counter()
+        is_cheap = self._spent <= LIVE_SHARE * (start - self._began)
+        write_page(self._run_dir, under_way=stage, anew=is_cheap)
+        self._spent += time.perf_counter() - start

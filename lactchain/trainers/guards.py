@@ -35,8 +35,7 @@ from lactchain.models.runtime import is_sharded, local, quiet, whole_state
 from lactchain.runs import distributed
 from lactchain.runs.console import under_way
 from lactchain.runs.process import provenance, stop_requested
-from lactchain.runs.reporting import OptionalTracker
-from lactchain.runs.run import Run
+from lactchain.runs.run import OptionalTracker, Run
 from lactchain.storage.checkpoints import clear_place, prune_checkpoints
 from lactchain.storage.files import disk_errors, read_json, write_json
 from lactchain.storage.manifests import write_manifest
