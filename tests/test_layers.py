@@ -12,7 +12,7 @@ LAYERS = {
     "types": 1.0, "errors": 1.0, "functional": 1.0, "plugins": 1.05,
     "storage": 1.1, "config": 1.2, "environments": 2.0, "models": 2.0, "runs": 2.2,
     "data": 3.0, "trainers": 4.0, "baselines": 4.0,
-    "search": 5.0, "inspection": 5.0, "saved": 5.1, "worlds": 5.1, "stages": 6.0, "command": 7.0,
+    "search": 5.0, "inspection": 5.0, "worlds": 5.1, "stages": 6.0, "command": 7.0,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "peft", "datasets", "accelerate"}
 FILES = sorted(

@@ -1,9 +1,9 @@
 """A run folder as it lies on disk, read when asked for; of what is not there yet, nothing.
 
-Folders inside with an environment.json of their own are runs too: the stages of a pipeline.
+Folders inside with an environment.json of their own are runs too: the stages of a pipeline. What
+runs have saved is opened by its folder alone: policies, critics, values, agents. `DataError` says
+which folder has nothing of the kind, or what in it is damaged.
 """
-
-from __future__ import annotations
 
 import logging
 import math
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lactchain import plugins
 from lactchain.config.settings import EnvironmentConfig, known_fields
@@ -115,7 +115,7 @@ class RunView:
         return found
 
     @cached_property
-    def stages(self) -> dict[str, RunView]:
+    def stages(self) -> dict[str, Self]:
         """The runs inside this one by relative path, in the order they were started."""
         inside = sorted({f.parent for f in self.directory.rglob(RUN_FILE)} - {self.directory})
         stages = {f.relative_to(self.directory).as_posix(): RunView(f) for f in inside}
@@ -124,7 +124,7 @@ class RunView:
         return {name: stages[name] for name in order}
 
     @property
-    def parts(self) -> dict[str, RunView]:
+    def parts(self) -> dict[str, Self]:
         """The run itself, under an empty name, and its stages."""
         return {"": self, **self.stages}
 
@@ -229,7 +229,7 @@ class RunView:
         """The tables that the explorer shows, as pandas data frames by their names."""
         return plugins.required("frames", "frames")(self)
 
-    def actor(self, number: int | None = None, **changes: Any) -> LanguageActor:
+    def actor(self, number: int | None = None, **changes: Any) -> "LanguageActor":
         """The actor that the run made, or the one that stood after a round of it.
 
         Args:
@@ -239,26 +239,22 @@ class RunView:
         Raises:
             DataError: there is none, it is damaged, or it was given to the run.
         """
-        from lactchain.models.actor import LanguageActor
-
         stage = "warm_start" if number == 0 else f"round_{number}/simpo"
-        return LanguageActor.load(self._result("actor", number, stage), **changes)
+        return load_policy(self._folder(number, stage), **changes)
 
-    def critic(self, number: int | None = None) -> EmbeddingCritic:
+    def critic(self, number: int | None = None) -> "EmbeddingCritic":
         """The critic of the run, or that of a round; `DataError` as for the actor."""
-        from lactchain.models.critic import EmbeddingCritic
+        return load_critic(self._folder(number, f"round_{number}/critic"))
 
-        return EmbeddingCritic.load(self._result("critic", number, f"round_{number}/critic"))
-
-    def _result(self, name: str, number: int | None, stage: str) -> Path:
-        """The folder of a result of the run, or of a stage of a round."""
+    def _folder(self, number: int | None, stage: str) -> Path:
+        """The folder of the run, or that of a stage of a round."""
         folder = self.directory if number is None else self.directory / stage
         if number is not None and not folder.is_dir():
             raise DataError(
                 f"round: expected one of {self.directory} that made such a model, got {number};"
                 " what was given to a run lies where it was"
             )
-        return result_of(folder, name)
+        return folder
 
     def _read(self, name: str, read: Callable[[Path], Result]) -> Result | None:
         """What is in a file; None where there is none."""
@@ -286,6 +282,40 @@ def open_run(path: str | Path | RunView) -> RunView:
         found = f"found no {RUN_FILE} in it" if directory.is_dir() else "there is no such folder"
         raise ConfigError(f"{directory}: expected a run folder, {found}")
     return RunView(directory)
+
+
+def load_policy(path: str | Path, **changes: Any) -> "LanguageActor":
+    """The actor in a folder, or that of a run, asked and sampled as in its training.
+
+    Args:
+        path: such as runs/x/actor, or runs/x.
+        changes: fields of `GuidedActorConfig` that shall differ, such as `decoding="constrained"`.
+
+    Raises:
+        DataError: there is none, it is damaged, or nothing says how it is asked.
+    """
+    from lactchain.models.actor import LanguageActor
+
+    return LanguageActor.load(result_of(path, "actor"), **changes)
+
+
+def load_critic(path: str | Path) -> "EmbeddingCritic":
+    """The critic in a folder, or that of a run."""
+    from lactchain.models.critic import EmbeddingCritic
+
+    return EmbeddingCritic.load(result_of(path, "critic"))
+
+
+def load_values(path: str | Path) -> Any:
+    """The values of tokens in a folder, or those of a run."""
+    return plugins.required("values", "load_values").ValueModel.load(result_of(path, "values"))
+
+
+def load_agent(path: str | Path) -> Any:
+    """The classic agent in a folder, or the best one of a run."""
+    from lactchain.baselines import training
+
+    return training.read_agent(result_of(path, "best"))
 
 
 def round_of(stage: str) -> int | None:
