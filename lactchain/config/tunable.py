@@ -4,8 +4,6 @@ A field made by `tunable(default, low, high)` is an ordinary field that also kno
 scale. Agents and language trainers declare theirs alike, so one search serves both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -4,8 +4,6 @@
 run that unlearns what it could. Where states are held back, both go by those that are practised.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Scored candidates: K completions to each start state, played, and valued by a critic."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

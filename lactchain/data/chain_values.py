@@ -11,8 +11,6 @@ one seed, their second ones another, and so on. It draws the state as well, wher
 several: all completions are played in the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

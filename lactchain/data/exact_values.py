@@ -1,7 +1,5 @@
 """Exact figures of a world that is known: of a critic, of a policy, and the best of any policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +65,7 @@ def can_enumerate(env: LanguageEnv) -> bool:
     return known and env.grammar.num_completions <= MAX_CHAINS
 
 
-def exact_policy(actor: LanguageActor, env: LanguageEnv, folder: Path) -> ExactPolicy:
+def exact_policy(actor: "LanguageActor", env: LanguageEnv, folder: Path) -> ExactPolicy:
     """The policy of an actor under constrained decoding, from enumerating every legal completion.
 
     The processes share the states out, by files in a folder that all of them see; those of a killed

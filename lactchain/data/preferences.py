@@ -5,8 +5,6 @@ and counts what it drops and why, `write_pairs` and `read_pairs` keep them in pa
 version 2: one row per pair, a column per field of `PreferencePair`, `state` as JSON text).
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -94,6 +92,16 @@ class Candidates:
     def scores(self) -> tuple[float, ...]:
         """What the completions are ranked by (K,): advantages, or without a critic returns."""
         return self.advantages or self.returns
+
+
+@dataclass(frozen=True)
+class RankedCompletion:
+    """A distinct completion to a state, with the means over the times it was given."""
+
+    action: Action
+    score: float
+    episode_return: float
+    is_chain: bool
 
 
 def chain_advantages(
@@ -218,16 +226,6 @@ def write_pairs(
 def read_pairs(path: str | Path) -> list[PreferencePair]:
     """The pairs of a file, or of each `*.parquet` of a folder; see `Format.read`."""
     return PAIRS.read(path)
-
-
-@dataclass(frozen=True)
-class RankedCompletion:
-    """A distinct completion to a state, with the means over the times it was given."""
-
-    action: Action
-    score: float
-    episode_return: float
-    is_chain: bool
 
 
 def _completions(state: Candidates) -> list[RankedCompletion]:

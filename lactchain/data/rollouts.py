@@ -1,7 +1,5 @@
 """Rollouts: a policy plays many episodes side by side, and what came out of them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter
@@ -40,6 +38,9 @@ LISTEN_SECONDS = 1.0
 
 AT_ONCE = 16
 """Decisions that are played at once where a world waits; each takes a session of its server."""
+
+Decision = tuple[State | RecordedText, Action, int]
+"""State, completion, and the seed of the play."""
 
 
 class Rollouts:
@@ -156,10 +157,8 @@ class Rollouts:
         self.tally["num_chains"] += len(actions)
         return [played[key] for key in keys]
 
-    def plays(
-        self, decisions: Iterable[tuple[State | RecordedText, Action, int]]
-    ) -> Iterator[Trajectory]:
-        """Episodes of a single decision each: state, completion, and the seed of the play.
+    def plays(self, decisions: Iterable[Decision]) -> Iterator[Trajectory]:
+        """Episodes of a single decision each.
 
         The state behind the text of a question is drawn by the seed.
         """
@@ -172,7 +171,7 @@ class Rollouts:
                 self.tally["num_plays"] += len(some)
                 yield from outcomes
 
-    def _decide(self, given: tuple[_Place, tuple[State | RecordedText, Action, int]]) -> Trajectory:
+    def _decide(self, given: "tuple[_Place, Decision]") -> Trajectory:
         place, (state, action, seed) = given
         drawn = state.drawn(seed) if isinstance(state, RecordedText) else Episode(seed, state)
         place.begin(0, drawn)

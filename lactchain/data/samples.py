@@ -6,8 +6,6 @@ Samples are kept in parquet (schema version 1: one row per completion, `state` a
 that a killed run goes on, and so that people can read what was said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

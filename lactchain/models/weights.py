@@ -5,8 +5,6 @@ names this command. Weights are read from safetensors only, never from pickles. 
 costs no torch, nor the hub's client.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,7 +131,7 @@ def check_weights(path: Path) -> dict[str, Path]:
     return found
 
 
-def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
+def read_tensors(file: Path, device: str = "cpu") -> dict[str, "Tensor"]:
     """The tensors of a safetensors file; raises `DataError` where it is missing or damaged."""
     from safetensors.torch import load_file
 

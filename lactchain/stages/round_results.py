@@ -5,8 +5,6 @@ that no figure of the run is reported of: who picks the best of several rounds b
 picked its luck, too.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The rounds of a pipeline: each stage's configuration, from what those before it have left."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ A setting that is null is given its value by its rule in `RULES`. Rules see a `W
 RUN/sizes.json.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

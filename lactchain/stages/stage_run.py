@@ -3,8 +3,6 @@
 A page shows the folder meanwhile; it never holds up the run.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence

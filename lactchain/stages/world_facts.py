@@ -1,7 +1,5 @@
 """What a pipeline has to know of its world before it starts: by its exact model, or by play."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
