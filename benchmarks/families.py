@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lactchain.errors import ConfigError
-from lactchain.models.families import check_family, finished_logits
+from lactchain.models.attention import check_family, finished_logits
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.prompting import PromptTemplate, end_of_completion

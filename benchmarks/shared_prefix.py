@@ -29,9 +29,9 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel, Pre
 from lactchain.config.settings import ActorConfig, LoraSettings
 from lactchain.functional.losses import simpo_loss
 from lactchain.functional.tokens import masked_mean
+from lactchain.models.attention import can_read_once
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
-from lactchain.models.shared_prefix import can_read_once
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.trainers.behavior_cloning import IGNORED, CompletionCollator, as_one_sequence
 from lactchain.trainers.simpo import (

@@ -13,11 +13,10 @@ from lactchain.config.settings import ActorConfig, RunConfig, TrainingConfig
 from lactchain.data.preferences import write_pairs
 from lactchain.errors import ConfigError
 from lactchain.models.actor import LanguageActor
-from lactchain.models.families import FAMILIES, context_length
+from lactchain.models.attention import FAMILIES, can_read_once, context_length
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import context_of, load_actor
 from lactchain.models.prompting import encode_completions, end_of_completion
-from lactchain.models.shared_prefix import can_read_once
 from lactchain.stages import train_simpo
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.trainers.simpo import PADDING, PreferenceCollator, completion_logprobs

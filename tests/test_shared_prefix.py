@@ -8,8 +8,8 @@ from torch import Tensor
 from training_setups import LORA, open_run
 
 from lactchain.config.settings import ActorConfig, SimPOConfig, TrainingConfig
+from lactchain.models.attention import can_read_once, shared_length
 from lactchain.models.loading import load_actor
-from lactchain.models.shared_prefix import can_read_once, shared_length
 from lactchain.runs.process import seed_everything
 from lactchain.trainers.base import training_arguments
 from lactchain.trainers.behavior_cloning import IGNORED, BehaviorCloningTrainer, CompletionCollator

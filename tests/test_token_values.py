@@ -16,7 +16,7 @@ from trajectories import trajectory
 
 import lactchain
 from lactchain import ActorConfig, ConfigError, NonFiniteError, RunConfig
-from lactchain.models.families import FAMILIES
+from lactchain.models.attention import FAMILIES
 from lactchain_extras.stages.train_mc import TrainMCConfig
 from lactchain_extras.token_values.losses import ilql_losses, monte_carlo_losses
 from lactchain_extras.token_values.model import ValueHead, ValueMeaning, ValueModel

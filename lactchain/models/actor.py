@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import merged
-from lactchain.models.families import context_length
+from lactchain.models.attention import context_length
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_actor

@@ -24,7 +24,7 @@ from transformers import (
 from lactchain.config.settings import ActorConfig, CriticConfig, ModelConfig, PlayerConfig
 from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.models.adapters import attach_lora, is_quantised, keep_differentiable, load_adapter
-from lactchain.models.families import context_length
+from lactchain.models.attention import context_length
 from lactchain.models.headed import value_encoder_class
 from lactchain.models.prompting import end_of_completion
 from lactchain.models.runtime import (

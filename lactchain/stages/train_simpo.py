@@ -68,7 +68,7 @@ def main(config: TrainSimPOConfig) -> dict[str, Any]:
 def train_simpo(config: TrainSimPOConfig, run: Run) -> dict[str, Any]:
     """Pairs, read or made, then SimPO on them."""
     from lactchain.models.actor import policy_file
-    from lactchain.models.families import context_length
+    from lactchain.models.attention import context_length
     from lactchain.models.loading import load_actor
     from lactchain.models.prompting import PromptTemplate
     from lactchain.trainers.base import save_result, train, training_arguments

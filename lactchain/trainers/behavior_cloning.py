@@ -27,8 +27,8 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import retrieval_figures
 from lactchain.errors import DataError
 from lactchain.models.actor import LanguageActor
+from lactchain.models.attention import can_read_once, one_sequence, shared_length
 from lactchain.models.prompting import PromptTemplate, encode_completions
-from lactchain.models.shared_prefix import can_read_once, one_sequence, shared_length
 from lactchain.trainers.guards import GuardedTrainer
 from lactchain.types import Action, Trajectory
 

@@ -19,10 +19,16 @@ from lactchain.config.settings import SimPOConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
-from lactchain.models.families import check_family, context_length
+from lactchain.models.attention import (
+    READ_ONCE,
+    can_read_once,
+    check_family,
+    context_length,
+    one_sequence,
+    shared_length,
+)
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.runtime import evaluating
-from lactchain.models.shared_prefix import READ_ONCE, can_read_once, one_sequence, shared_length
 from lactchain.runs.run import Run, read_metrics
 from lactchain.trainers.base import UpdateMeanTrainer
 from lactchain.types import Action, PreferencePair

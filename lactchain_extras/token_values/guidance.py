@@ -23,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.config.settings import GuidedActorConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.ties import best_of
-from lactchain.models.families import finished_logits
+from lactchain.models.attention import finished_logits
 from lactchain.models.generation.cascade import CascadeTrunk
 from lactchain.models.generation.decoding import Decoder, check_finite
 from lactchain.models.generation.enumeration import (

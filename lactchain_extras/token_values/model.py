@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lactchain.config.settings import ActorConfig, PlayerConfig
 from lactchain.errors import DataError, NonFiniteError
 from lactchain.models.adapters import base_folder
-from lactchain.models.families import additive_mask, check_family
+from lactchain.models.attention import additive_mask, check_family
 from lactchain.models.headed import HeadedModel, at_stored_precision, in_float32, is_adapted
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import evaluating, put

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lactchain.functional.tokens import pad
-from lactchain.models.shared_prefix import common_prefix
+from lactchain.models.attention import common_prefix
 
 ROOM = 2
 """A row is filled up to so many times the longest sequence; attention is quadratic in rows."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import AttentionInterface, DynamicCache, PreTrainedModel
 
-from lactchain.models.families import additive_mask, check_family
+from lactchain.models.attention import additive_mask, check_family
 from lactchain.models.runtime import evaluating
 
 CASCADE = "lactchain_cascade"

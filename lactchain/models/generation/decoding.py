@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from lactchain.errors import NonFiniteError
 from lactchain.functional.random_streams import uniform
-from lactchain.models.families import context_length, finished_logits
+from lactchain.models.attention import context_length, finished_logits
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
 from lactchain.models.generation.cascade import COLUMNS, CascadeTrunk, RowCache
 from lactchain.models.generation.enumeration import (

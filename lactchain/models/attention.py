@@ -1,9 +1,13 @@
-"""Training passes over texts that begin alike: what they share is read once, with its gradient.
+"""Attention over masks of our own, and what families of language models do differently from Llama.
 
-Rows of a batch whose prompts all begin with the policy's instruction are one sequence
-(1, P + B · T): the P shared tokens, and the B rows of T columns behind them. Layers take tokens one
-by one, and only attention tells whose they are: a row sees the shared tokens, and itself. Source of
-the idea: Hydragen (Juravsky et al. 2024, arXiv:2402.05099), here for training.
+The masks (a shared prefix, two completions in one sequence, a tree of texts) take the place of
+those that the library would make. `docs/model_families.md` lists what was measured.
+
+Training passes read what texts share at their beginning once, with its gradient. Rows of a batch
+whose prompts all begin with the policy's instruction are one sequence (1, P + B · T): the P shared
+tokens, and the B rows of T columns behind them. Layers take tokens one by one, and only attention
+tells whose they are: a row sees the shared tokens, and itself. Source of the idea: Hydragen
+(Juravsky et al. 2024, arXiv:2402.05099), here for training.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,17 +15,78 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from lactchain.models.families import FAMILIES, additive_mask
+from lactchain.errors import ConfigError
+
+FAMILIES = (
+    "cohere", "cohere2", "gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral",
+    "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3", "starcoder2",
+)  # fmt: skip
+"""The `model_type` of those whose completions and log-probabilities were measured to be the same.
+
+Another one may be silently wrong: some scale scores or logits by fields that are found nowhere
+else. `benchmarks/families.py` measures one, by an entry in its list.
+"""
 
 READ_ONCE = "lactchain_read_once"
 
 WORTH = 0.25
 """The share of a batch's tokens that has to be saved by taking it apart, which costs tiny models up
 to a tenth of a step."""
+
+
+def check_family(model: PreTrainedModel) -> None:
+    """`ConfigError` for a model not known to compute the same with masks and cache of our own."""
+    config = model.config
+    if config.model_type not in FAMILIES:
+        raise ConfigError(
+            f"actor.model {config.name_or_path}: expected a model of a family whose attention is "
+            f"computed here ({', '.join(FAMILIES)}), got {config.model_type}; use one of these, "
+            "see docs/model_families.md"
+        )
+
+
+def context_length(config: PreTrainedConfig) -> int | None:
+    """Tokens that a model reads at most; None: its configuration does not say.
+
+    A longer text may change how earlier tokens are read: beyond their first context length, rotary
+    embeddings of two kinds turn all keys another way, those in the cache and those of shorter rows
+    in the batch among them. And where layers look back over a window alone, no text is longer than
+    that, so that they see all of it.
+    """
+    settings = vars(config)
+    most, rope = settings.get("max_position_embeddings"), settings.get("rope_parameters") or {}
+    if rope.get("rope_type") in ("longrope", "dynamic"):
+        most = rope.get("original_max_position_embeddings", most)
+    if "sliding_attention" in (settings.get("layer_types") or ["sliding_attention"]):
+        most = min(filter(None, (most, settings.get("sliding_window"))), default=None)
+    return most
+
+
+def additive_mask(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores (B, 1, Q, K): nothing, or the least number where not `visible`."""
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return mask.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
+
+
+def finished_logits(config: PreTrainedConfig, logits: Tensor) -> Tensor:
+    """What Cohere, Granite and Gemma 2 do with the numbers (…, V) of their output layer."""
+    settings = vars(config)
+    if scale := settings.get("logit_scale"):
+        logits = logits * scale
+    if divisor := settings.get("logits_scaling"):
+        logits = logits / divisor
+    if cap := settings.get("final_logit_softcapping"):
+        logits = cap * torch.tanh(logits / cap)
+    return logits
 
 
 def shared_attention(
