@@ -33,7 +33,7 @@ import numpy as np
 import yaml
 from measuring import ROOT, append_section, command_line, markdown, shown, summary, words
 
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.exact import shortest_paths
 from lactchain.types import Trajectory
 from lactchain_extras.maze import MazeTables

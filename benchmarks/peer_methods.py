@@ -22,7 +22,7 @@ from lactchain.data.episodes import (
 )
 from lactchain.data.preferences import Candidates, make_pairs, require_pairs, write_pairs
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.data.sources import read_trajectories, write_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.functional.random_streams import derive_seed
 from lactchain.models.actor import LanguageActor

@@ -38,7 +38,7 @@ from test_rollouts import heard
 
 from lactchain.config.settings import ServedConfig
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.errors import ServerError
 from lactchain.types import Trajectory
 from lactchain_extras.serving.servers import adapter_name

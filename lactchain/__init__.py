@@ -34,7 +34,7 @@ _MODULES = {
     "models.critic": "EmbeddingCritic",
     "data.episodes": "Episode Region",
     "data.rollouts": "Rollouts collect evaluate",
-    "data.trajectories": "read_trajectories write_trajectories",
+    "data.sources": "read_trajectories write_trajectories",
     "data.preferences": "chain_advantages make_pairs read_pairs write_pairs",
     "stages.train_agent": "train_agent",
     "inspection.run_view": "load_agent load_critic load_policy load_values open_run",

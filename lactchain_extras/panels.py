@@ -23,7 +23,7 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.shipped import CONFIGS
 from lactchain.data.episodes import all_episodes
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import State

@@ -18,7 +18,7 @@ from lactchain.data.evaluations import (
     write_values,
 )
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
-from lactchain.data.trajectories import write_trajectories
+from lactchain.data.sources import write_trajectories
 from lactchain.environments.exact import optimal_chains, optimal_values, shortest_paths
 from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model

@@ -9,7 +9,7 @@ from trajectories import trajectory
 from wordle_tree import InformedWords
 
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.trajectories import write_trajectories
+from lactchain.data.sources import write_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.storage.manifests import write_run_file, write_with_manifest

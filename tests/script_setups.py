@@ -41,7 +41,7 @@ from lactchain.config.settings import (
 from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.runs.process import launch
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig

@@ -19,7 +19,7 @@ from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import expected_figures
 from lactchain.data.preferences import make_pairs, read_pairs
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.chance import within_chains
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env

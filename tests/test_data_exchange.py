@@ -9,8 +9,7 @@ import pytest
 from gymnasium import spaces
 from test_trajectory_files import episode
 
-from lactchain.data.sources import open_trajectories
-from lactchain.data.trajectories import TRAJECTORIES, write_trajectories
+from lactchain.data.sources import TRAJECTORIES, open_trajectories, write_trajectories
 from lactchain.errors import DataError
 from lactchain_extras.exchange.minari_files import read_minari
 

@@ -24,7 +24,7 @@ from training_setups import TRAINING
 
 from lactchain import ConfigError, DataError, Interrupted, Run, RunConfig
 from lactchain.data.parquet import work_through
-from lactchain.data.trajectories import TRAJECTORIES
+from lactchain.data.sources import TRAJECTORIES
 from lactchain.runs import distributed
 from lactchain.runs.distributed import LOOKS, Peers, Shares
 from lactchain.runs.run import read_metrics

@@ -16,7 +16,7 @@ from lactchain.data.evaluations import (
     write_values,
 )
 from lactchain.data.preferences import write_pairs
-from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.data.sources import read_trajectories, write_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.storage.manifests import write_with_manifest
 from lactchain.types import PreferencePair

@@ -25,8 +25,7 @@ from lactchain.data.exact_values import expected_figures
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
-from lactchain.data.sources import open_trajectories
-from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.data.sources import open_trajectories, read_trajectories, write_trajectories
 from lactchain.environments.chance import best_chains
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains

@@ -12,7 +12,7 @@ from test_configs import load
 from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig
 from lactchain.data.episodes import Episode, Region, all_episodes
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError

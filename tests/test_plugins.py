@@ -8,8 +8,7 @@ import pytest
 
 import lactchain
 from lactchain import plugins
-from lactchain.data.sources import open_pairs, open_trajectories
-from lactchain.data.trajectories import write_trajectories
+from lactchain.data.sources import open_pairs, open_trajectories, write_trajectories
 from lactchain.environments.registry import find_env
 from lactchain.errors import ConfigError, DataError
 from lactchain.storage.manifests import manifest_beside

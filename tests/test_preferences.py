@@ -19,7 +19,7 @@ from lactchain.data.preferences import (
     write_pairs,
 )
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.errors import DataError, NoPairsError
 from lactchain.functional.ties import best_of
 from lactchain.stages.make_preferences import make_preferences

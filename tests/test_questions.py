@@ -12,7 +12,7 @@ from lactchain.data.candidates import sample_candidates
 from lactchain.data.episodes import RecordedText, recorded_texts
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts, collect
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
 from lactchain.stages.make_preferences import make_preferences

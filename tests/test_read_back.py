@@ -24,7 +24,7 @@ from lactchain.data.evaluations import (
 from lactchain.data.parquet import write_table
 from lactchain.data.preferences import read_pairs
 from lactchain.data.samples import SAMPLES
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import open_run
 from lactchain.models.actor import POLICY_FILE, read_policy

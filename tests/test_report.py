@@ -19,7 +19,7 @@ from lactchain.config.settings import RunConfig
 from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.preferences import write_pairs
-from lactchain.data.trajectories import write_trajectories
+from lactchain.data.sources import write_trajectories
 from lactchain.environments.extractors import Chain
 from lactchain.errors import ConfigError, DataError, Interrupted
 from lactchain.inspection.run_view import open_run

@@ -19,7 +19,7 @@ from lactchain.data.episodes import Episode, all_episodes, sampled_episodes, sam
 from lactchain.data.evaluations import EpisodeResult, collection_metrics, summarize, time_metrics
 from lactchain.data.rollouts import Rollouts, episode_results, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, EnvironmentFault, ServerError

@@ -18,7 +18,7 @@ from script_setups import GRID, LORA, RESULTS, STAGES, config_of, contents, figu
 from lactchain.baselines.settings import TrainDQNConfig, TrainPPOConfig
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.errors import ConfigError, DataError
 from lactchain.runs import process
 from lactchain.runs.console import console

@@ -21,7 +21,7 @@ from lactchain.config.settings import (
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, ServerError
 from lactchain.models.actor import LanguageActor

@@ -10,7 +10,7 @@ from script_setups import COLLECT, config_of, run_here
 from serving_setups import GRAMMAR, STATE, asked_of, asking, same
 
 from lactchain.config.settings import GuidedActorConfig, RunConfig, ServedConfig
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.errors import LactChainError, ServerError
 from lactchain_extras.serving.policy import ServedActor, drift
 from lactchain_extras.serving.servers import identity

@@ -11,8 +11,13 @@ from training_setups import chain_of, episodes, open_run
 
 from lactchain.data.parquet import write_table
 from lactchain.data.preferences import read_pairs, write_pairs
-from lactchain.data.sources import open_pairs, open_trajectories
-from lactchain.data.trajectories import TRAJECTORIES, read_trajectories, write_trajectories
+from lactchain.data.sources import (
+    TRAJECTORIES,
+    open_pairs,
+    open_trajectories,
+    read_trajectories,
+    write_trajectories,
+)
 from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate

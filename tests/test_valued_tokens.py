@@ -13,7 +13,7 @@ from training_setups import changed
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig, recast
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain.data.trajectories import read_trajectories, write_trajectories
+from lactchain.data.sources import read_trajectories, write_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.models.prompting import PromptTemplate, encode_completions

@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,10 @@ PAIRS = Format(
     | {"seed": pa.uint64(), "state": JSON},
     PreferencePair,
 )
+write_pairs = PAIRS.write
+"""Writes pairs to one parquet file, `prompt chosen rejected` as in TRL; see `Format.write`."""
+read_pairs = PAIRS.read
+"""The pairs of a file, or of each `*.parquet` of a folder; see `Format.read`."""
 DROP_REASONS = {
     "non_finite": "an advantage or a return of the state's completions is NaN or infinite",
     "equal_text": "the state has no two completions that read differently",
@@ -214,18 +217,6 @@ def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -
         f"What helps: {'; '.join(mends)}",
         agree,
     )
-
-
-def write_pairs(
-    path: str | Path, pairs: Sequence[PreferencePair], facts: Mapping[str, Any] | None = None
-) -> None:
-    """Writes pairs to one parquet file, `prompt chosen rejected` as in TRL; see `Format.write`."""
-    PAIRS.write(path, pairs, facts)
-
-
-def read_pairs(path: str | Path) -> list[PreferencePair]:
-    """The pairs of a file, or of each `*.parquet` of a folder; see `Format.read`."""
-    return PAIRS.read(path)
 
 
 def _completions(state: Candidates) -> list[RankedCompletion]:

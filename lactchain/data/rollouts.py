@@ -24,7 +24,7 @@ from lactchain.data.evaluations import (
     time_metrics,
 )
 from lactchain.data.parquet import stop_if_requested, work_through
-from lactchain.data.trajectories import TRAJECTORIES
+from lactchain.data.sources import TRAJECTORIES
 from lactchain.environments import faults
 from lactchain.environments.exact import goes_by_reward, shortest_paths
 from lactchain.environments.language import LanguageEnv, make_language_env

@@ -1,28 +1,78 @@
 """Data to learn from, ours or somebody else's: preference pairs and episodes, whatever the file.
 
-What our runs wrote is read here, all else by the add-on `data_sets` (`lactchain.plugins`): pairs
-with TRL's columns `prompt`, `chosen` and `rejected`, and episodes, rows of `observations`,
+What our runs wrote is read here, trajectories one row per episode: its fields, with a column per
+field of `Action`. All else is read by the add-on `data_sets` (`lactchain.plugins`): pairs with
+TRL's columns `prompt`, `chosen` and `rejected`, and episodes, rows of `observations`,
 `completions`, `rewards`, `terminated` and, where it is known, `success`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from lactchain import plugins
 from lactchain.data import parquet
+from lactchain.data.parquet import JSON, NUMBER, TEXT, Format
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import read_trajectories
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.errors import DataError
 from lactchain.storage.results import result_of
-from lactchain.types import PreferencePair, Trajectory
+from lactchain.types import Action, PreferencePair, Trajectory
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson")
 """Of the files that data lie in, ours and others'."""
 
 Row = TypeVar("Row", PreferencePair, Trajectory)
+
+
+def episode_of(
+    actions: Sequence[str],
+    token_ids: Sequence[tuple[int, ...]],
+    logprobs: Sequence[tuple[float, ...]],
+    stop_reasons: Sequence[str],
+    **fields: Any,
+) -> Trajectory:
+    """An episode of its columns; `ValueError` where their lengths do not fit."""
+    said = zip(actions, token_ids, logprobs, stop_reasons, strict=True)
+    return Trajectory(actions=tuple(Action(*parts) for parts in said), **fields)
+
+
+def _columns_of(episode: Trajectory) -> dict[str, Any]:
+    return vars(episode) | {
+        "actions": [action.text for action in episode.actions],
+        "token_ids": [action.token_ids for action in episode.actions],
+        "logprobs": [action.logprobs for action in episode.actions],
+        "stop_reasons": [action.stop_reason for action in episode.actions],
+    }
+
+
+TRAJECTORIES = Format(
+    "trajectories",
+    1,
+    {
+        "env_id": TEXT,
+        "seed": pa.uint64(),
+        "policy": TEXT,
+        "terminated": pa.bool_(),
+        "truncated": pa.bool_(),
+        "observations": pa.list_(TEXT),
+        "actions": pa.list_(TEXT),
+        "token_ids": pa.list_(pa.list_(pa.int32())),
+        "logprobs": pa.list_(pa.list_(NUMBER)),
+        "stop_reasons": pa.list_(TEXT),
+        "rewards": pa.list_(NUMBER),
+        "infos": pa.list_(JSON),
+    },
+    episode_of,
+    _columns_of,
+)
+write_trajectories = TRAJECTORIES.write
+"""Writes episodes to one parquet file; see `Format.write`."""
+read_trajectories = TRAJECTORIES.read
+"""The episodes of a file, or of each `*.parquet` of a folder; see `Format.read`."""
 
 
 def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[PreferencePair]:

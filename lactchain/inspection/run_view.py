@@ -24,7 +24,7 @@ from lactchain.data.evaluations import (
     read_values,
 )
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.registry import module_of, not_imported
 from lactchain.errors import ConfigError, DataError, LactChainError

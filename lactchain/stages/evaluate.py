@@ -19,7 +19,7 @@ from lactchain.data.exact_values import expected_figures, greedy_share
 from lactchain.data.intervals import share_interval
 from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.data.samples import NUM_STATES, invalid_rate, retrieval_figures, sample_completions
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.scripted import RememberingPolicy
 from lactchain.environments.views import lists_states
 from lactchain.runs import distributed

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from lactchain.data import parquet
 from lactchain.data.parquet import JSON, NUMBER, TEXT
 from lactchain.data.preferences import read_pairs
-from lactchain.data.trajectories import TRAJECTORIES, episode_of, read_trajectories
+from lactchain.data.sources import TRAJECTORIES, episode_of, read_trajectories
 from lactchain.errors import DataError
 from lactchain.storage.files import parse_json_lines
 from lactchain.storage.manifests import RUN_FILE

@@ -26,7 +26,7 @@ from lactchain.data.exact_values import can_enumerate
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.samples import SAMPLES
-from lactchain.data.trajectories import read_trajectories
+from lactchain.data.sources import read_trajectories
 from lactchain.environments import chance
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import LanguageEnv
