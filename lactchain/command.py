@@ -7,6 +7,7 @@ accelerate launch -m lactchain train_critic --config gridworld_tiny
 """
 
 import ast
+import difflib
 import functools
 import json
 import os
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lactchain import plugins
-from lactchain.config.shipped import CONFIGS, script, scripts, settings, with_files
+from lactchain.config.yaml_files import CONFIGS, SHIPPED, shipped_settings, with_files
 from lactchain.errors import ConfigError, LactChainError
 from lactchain.runs.console import guard_streams, leave_streams
 
@@ -85,6 +86,21 @@ def overview() -> str:
     """The commands, a line each."""
     lines = (f"  {name:17} {says(file)}" for name, file in scripts().items())
     return USAGE.format(commands="\n".join(lines))
+
+
+def scripts() -> dict[str, Path]:
+    """The file of each script, by its name."""
+    return {file.stem: file for file in sorted((SHIPPED / "scripts").glob("*.py"))}
+
+
+def script(name: str) -> Path:
+    """The file of a script; `ConfigError` with the nearest names where there is none."""
+    found = scripts()
+    if name not in found:
+        near = difflib.get_close_matches(name, [*found, "quickstart"], n=3)
+        mend = f"did you mean {' or '.join(near)}?" if near else "`lactchain` alone lists them"
+        raise ConfigError(f"{name}: no such command; {mend}")
+    return found[name]
 
 
 def says(file: Path) -> str:
@@ -158,4 +174,4 @@ def usage(name: str, docstring: str) -> str:
         (r"configs/accelerate", '"$(lactchain configs)"/accelerate'),
     ):
         docstring = re.sub(written, meant, docstring)
-    return f"{docstring}\n--config takes a file, or one of: {', '.join(settings(name))}\n"
+    return f"{docstring}\n--config takes a file, or one of: {', '.join(shipped_settings(name))}\n"

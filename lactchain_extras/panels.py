@@ -20,7 +20,7 @@ import numpy as np
 
 from lactchain.config.parsing import parse
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.config.shipped import CONFIGS
+from lactchain.config.yaml_files import CONFIGS
 from lactchain.data.episodes import all_episodes
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.sources import read_trajectories

@@ -17,8 +17,8 @@ from script_setups import config_class, config_of
 
 import lactchain
 from lactchain import ConfigError, command, dump, parse
-from lactchain.config import shipped
 from lactchain.config.parsing import to_dict
+from lactchain.config.yaml_files import with_files
 
 ROOT = Path(__file__).parent.parent
 NAMES = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
@@ -46,19 +46,19 @@ def test_alone_it_lists_every_script_in_a_line_within_a_second():
 def test_a_name_stands_for_the_shipped_file_after_the_option_alone_and_paths_stay():
     for file in FILES:
         for words in (["--config", file.stem, "--a", "1"], [f"--config={file.stem}", "--a", "1"]):
-            read = shipped.with_files(file.parent.name, words)
+            read = with_files(file.parent.name, words)
             assert read == ["--config", str(file), "--a", "1"]
     words = ["--config", "./mine", "--run.run_dir", "gridworld_tiny", "--config", "a/b.yaml"]
-    assert shipped.with_files("evaluate", words) == words
+    assert with_files("evaluate", words) == words
 
 
 def test_an_unknown_name_lists_those_there_are():
     with pytest.raises(ConfigError, match="one of cartpole, gridworld_mistral7b, gridworld_tiny;"):
-        shipped.with_files("search", ["--config", "cartpol"])
+        with_files("search", ["--config", "cartpol"])
     with pytest.raises(ConfigError, match=r"no such command; did you mean train_critic or"):
-        shipped.script("train_critc")
+        command.script("train_critc")
     with pytest.raises(ConfigError, match=r"no such command; did you mean quickstart\?"):
-        shipped.script("quickstrat")
+        command.script("quickstrat")
     refused = run("evaluate", "--config", "tiny")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert re.fullmatch(r"error: --config tiny: expected a file, or one of .+\n", refused.stderr)
@@ -66,7 +66,7 @@ def test_an_unknown_name_lists_those_there_are():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_help_gives_commands_that_it_takes(name):
-    said = command.usage(name, command.runpy.run_path(str(shipped.script(name)))["__doc__"])
+    said = command.usage(name, command.runpy.run_path(str(command.script(name)))["__doc__"])
     assert "scripts/" not in said
     commands = re.findall(rf"lactchain {name} (.+)", re.sub(r"\s*\\\n\s*", " ", said))
     assert len(commands) >= 2
@@ -130,7 +130,7 @@ def test_bash_completes_commands_configurations_and_files():
 
 def test_the_quickstart_is_the_tiny_recipe_in_a_folder_of_its_own_on_two_processes():
     shown = run("quickstart", "--run.seed", "3", "--print_config")
-    config = parse(config_class("run_pipeline"), shipped.with_files("run_pipeline", RECIPE))
+    config = parse(config_class("run_pipeline"), with_files("run_pipeline", RECIPE))
     assert yaml.safe_load(shown.stdout) == to_dict(config)
     about = " ".join(
         run("quickstart", "--help").stdout.split("The whole founding recipe")[0].split()

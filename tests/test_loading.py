@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lactchain import ActorConfig, ConfigError, CriticConfig, DataError, LoraSettings, parse
-from lactchain.config.shipped import with_files
+from lactchain.config.yaml_files import with_files
 from lactchain.models.loading import load_actor, load_encoder
 from lactchain.models.runtime import device
 from lactchain.storage.manifests import write_manifest

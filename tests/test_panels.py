@@ -14,7 +14,7 @@ from conftest import OFFLINE, ROOT
 from script_setups import config_of
 
 from lactchain import ConfigError, DataError, EnvironmentConfig, FunctionPolicy, Rollouts, parse
-from lactchain.config.shipped import CONFIGS
+from lactchain.config.yaml_files import CONFIGS
 from lactchain.data.episodes import all_episodes
 from lactchain.stages import evaluate
 from lactchain.storage.files import read_json, read_sealed, seal, write_json, write_sealed

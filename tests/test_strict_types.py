@@ -20,7 +20,7 @@ from test_foreign_transitions import dumped, h5
 from transformers import AutoModelForCausalLM
 
 from lactchain import ActorConfig, ConfigError, DataError, DiskError, command, open_run
-from lactchain.config.yaml_texts import load
+from lactchain.config.yaml_files import load
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.models.adapters import load_adapter, merged
 from lactchain.models.loading import load_actor

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import jsonargparse
 import yaml
 
-from lactchain.config.yaml_texts import check_value, in_short, load, to_yaml
+from lactchain.config.yaml_files import check_value, in_short, load, to_yaml
 from lactchain.errors import ConfigError
 
 Config = TypeVar("Config")

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from lactchain.config.shipped import CONFIGS
-from lactchain.config.shipped import settings as shipped_settings
-from lactchain.config.yaml_texts import load
+from lactchain.config.yaml_files import CONFIGS, load, shipped_settings
 from lactchain.errors import DataError
 from lactchain.storage.files import read_json
 

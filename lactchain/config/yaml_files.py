@@ -1,11 +1,13 @@
-"""YAML of settings: read within bounds, and written so that it reads back as it was.
+"""Files of settings: those that are shipped, and how any is read within bounds, and written.
 
-Files, and texts on a command line, may be of anybody. Brackets within brackets are more than a
-stack holds, and aliases of aliases more than memory does: a value is written out where it is used.
+What is shipped lies at the top of a clone, and inside the package where that was installed from a
+wheel. What is written reads back as it was. Files, and texts on a command line, may be of anybody.
+Brackets within brackets are more than a stack holds, and aliases of aliases more than memory does:
+a value is written out where it is used.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,48 @@ import yaml
 
 from lactchain.errors import ConfigError
 
+_PACKAGE = Path(__file__).parent.parent
+SHIPPED = _PACKAGE if (_PACKAGE / "configs").is_dir() else _PACKAGE.parent
+"""Holds the folders of what is shipped: scripts, and configurations for each of them."""
+CONFIGS = SHIPPED / "configs"
+"""Holds `<script>/<setting>.yaml`, and `accelerate/` for processes and devices."""
 MOST_CHARACTERS, MOST_VALUES, MOST_LEVELS = 500_000, 20_000, 50
 MOST_SHOWN = 600
 """Characters of what somebody gave, in a line that says what is wrong with it."""
+
+
+def shipped_settings(script: str) -> list[str]:
+    """The names of the configurations that a script is shipped with."""
+    return sorted(file.stem for file in (CONFIGS / script).glob("*.yaml"))
+
+
+def with_files(script: str, arguments: Iterable[str]) -> list[str]:
+    """The arguments of a script, with a shipped file in the place of each name after `--config`.
+
+    Raises:
+        ConfigError: the script has no configuration of that name.
+    """
+    found, option = [], ""
+    for word in arguments:
+        if word.startswith("--config="):
+            option, word = "--config", word.removeprefix("--config=")
+            found.append(option)
+        found.append(str(_file(script, word)) if option == "--config" else word)
+        option = word
+    return found
+
+
+def _file(script: str, name: str) -> str | Path:
+    """The shipped file of a name; whatever else than a word it is, it is a path already."""
+    if not re.fullmatch(r"\w+", name):
+        return name
+    known = shipped_settings(script)
+    if name not in known:
+        raise ConfigError(
+            f"--config {name}: expected a file, or one of {', '.join(known)}; write ./{name} for a "
+            "file of that name"
+        )
+    return CONFIGS / script / f"{name}.yaml"
 
 
 class Refused(yaml.YAMLError):
