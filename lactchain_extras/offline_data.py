@@ -6,8 +6,6 @@ whose successor nobody recorded, is dropped and counted: pairing it with the nex
 would teach nonsense, and calling it terminal would be untrue.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

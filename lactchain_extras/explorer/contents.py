@@ -4,8 +4,6 @@ Rows refer to each other by number, see `tables.COLUMNS`. Of other runs there is
 start states that ended differently first.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter, defaultdict

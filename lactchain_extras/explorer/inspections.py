@@ -7,8 +7,6 @@ RUN/token_values holds in the same way what a value model makes of a few episode
 `DECISIONS`. Half a surrogate pair, which no such table can hold, stands as its number.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping

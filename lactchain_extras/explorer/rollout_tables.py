@@ -3,8 +3,6 @@
 Of very many episodes a page holds a sample, failures first.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence

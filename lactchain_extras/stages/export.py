@@ -6,8 +6,6 @@ of the update that keeps: of short trainings much of it is lost in bfloat16, and
 where the weights are not too large for that. With --critic a trained critic becomes a reward model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 
