@@ -21,13 +21,7 @@ from lactchain.models.headed import HeadedModel, at_stored_precision, is_adapted
 from lactchain.models.loading import check_encoder, load_encoder
 from lactchain.models.prompting import encodable
 from lactchain.models.runtime import evaluating, put
-from lactchain.models.weights import (
-    mend,
-    prompt_of,
-    read_model_json,
-    read_tensors,
-    resolve_weights,
-)
+from lactchain.models.weights import mend, prompt_of, read_model_json, read_tensors, resolve_weights
 from lactchain.storage.files import check_types, read_versioned_json
 from lactchain.storage.manifests import verify_manifest_if_any
 

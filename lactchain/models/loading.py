@@ -35,12 +35,7 @@ from lactchain.models.runtime import (
     quiet,
     share,
 )
-from lactchain.models.weights import (
-    check_weights,
-    mend,
-    read_model_json,
-    resolve_weights,
-)
+from lactchain.models.weights import check_weights, mend, read_model_json, resolve_weights
 from lactchain.storage.manifests import verify_listed, verify_manifest_if_any
 
 log = logging.getLogger(__name__)
