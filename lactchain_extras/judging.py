@@ -30,7 +30,7 @@ from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_base, load_shape, load_tokenizer
 from lactchain.models.weights import resolve_weights
 from lactchain.storage.files import read_json
-from lactchain.storage.results import result_of
+from lactchain.storage.manifests import result_of
 from lactchain.types import Critic, Discount, Policy
 
 REWARD = "reward:"

@@ -27,8 +27,8 @@ from lactchain.models.adapters import (
     write_adapter_record,
 )
 from lactchain.models.loading import load_actor
+from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, weights_in
 from lactchain.storage.manifests import write_manifest, write_run_file
-from lactchain.storage.results import ADAPTER_FILES, ADAPTER_RECORD, weights_in
 
 
 @pytest.fixture

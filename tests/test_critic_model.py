@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 from lactchain import ConfigError, CriticConfig, DataError, EmbeddingCritic, LoraSettings
 from lactchain.functional.tokens import pool
 from lactchain.models.headed import at_stored_precision
-from lactchain.storage.results import ADAPTER_RECORD
+from lactchain.models.weights import ADAPTER_RECORD
 
 TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]
 LORA = LoraSettings(r=2, alpha=4)

@@ -18,7 +18,7 @@ from lactchain.baselines.settings import TrainCQLConfig, TrainDQNConfig, WorldCo
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.errors import ConfigError, DataError
-from lactchain.models.weights import resolve_weights
+from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, RECORDED, resolve_weights
 from lactchain.runs import distributed
 from lactchain.runs.folder import has_produced
 from lactchain.runs.preflight import look_up
@@ -29,8 +29,7 @@ from lactchain.stages.train_agent import train_agent
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.files import stand_for
-from lactchain.storage.manifests import write_run_file
-from lactchain.storage.results import ADAPTER_FILES, ADAPTER_RECORD, RECORDED, result_of
+from lactchain.storage.manifests import result_of, write_run_file
 from lactchain_extras.stages.export import ExportConfig
 
 ROOT = Path(__file__).parent.parent

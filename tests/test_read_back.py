@@ -28,6 +28,7 @@ from lactchain.data.sources import read_trajectories
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import open_run
 from lactchain.models.actor import POLICY_FILE, read_policy
+from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, read_adapter_record
 from lactchain.runs import process
 from lactchain.runs.folder import check_inputs, inputs_of
 from lactchain.runs.run import Run
@@ -42,7 +43,6 @@ from lactchain.storage.manifests import (
     write_manifest,
     write_run_file,
 )
-from lactchain.storage.results import ADAPTER_FILES, ADAPTER_RECORD, read_adapter_record
 from lactchain_extras.explorer.report import write_report
 
 VALUES = StateValues(({"x": 1}, {"x": 2}), (0.5, -0.25), (0.5, 0.0), 0.9)

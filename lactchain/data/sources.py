@@ -19,7 +19,7 @@ from lactchain.data.preferences import read_pairs
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State
 from lactchain.errors import DataError
-from lactchain.storage.results import result_of
+from lactchain.storage.manifests import result_of
 from lactchain.types import Action, PreferencePair, Trajectory
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson")

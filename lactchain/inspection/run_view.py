@@ -32,8 +32,7 @@ from lactchain.inspection.pictures import Picture
 from lactchain.runs.folder import is_locked
 from lactchain.runs.run import read_metrics, read_summary
 from lactchain.storage.files import check_types, read_json, read_json_lines
-from lactchain.storage.manifests import RUN_FILE, is_run, read_run_file
-from lactchain.storage.results import result_of
+from lactchain.storage.manifests import RUN_FILE, is_run, read_run_file, result_of
 from lactchain.types import PreferencePair, Trajectory
 
 if TYPE_CHECKING:

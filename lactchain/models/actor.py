@@ -17,10 +17,10 @@ from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate, reading_of
+from lactchain.models.weights import weights_in
 from lactchain.plugins import required
 from lactchain.storage.files import read_json
 from lactchain.storage.manifests import verify_listed
-from lactchain.storage.results import weights_in
 from lactchain.types import Action, ChainGrammar, Policy
 
 POLICY_FILE = "policy.json"

@@ -30,16 +30,16 @@ from transformers import PreTrainedModel
 from lactchain.config.settings import LoraSettings
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.runtime import evaluating, own_parameters, put
-from lactchain.models.weights import read_tensors
-from lactchain.storage.files import read_json, sha256, take_sample
-from lactchain.storage.results import (
+from lactchain.models.weights import (
     ADAPTER_FILES,
     ADAPTER_RECORD,
     RECORDED,
     SEEN_FROM_HERE,
     read_adapter_record,
-    seen_from,
+    read_tensors,
 )
+from lactchain.storage.files import read_json, sha256, take_sample
+from lactchain.storage.manifests import seen_from
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedModel, PreTraine
 from lactchain.config.settings import ModelConfig
 from lactchain.models.adapters import load_adapter_weights, save_adapter
 from lactchain.models.runtime import put, quiet, whole_state
-from lactchain.models.weights import check_weights, read_tensors
-from lactchain.storage.results import ADAPTER_FILES
+from lactchain.models.weights import ADAPTER_FILES, check_weights, read_tensors
 
 Config = TypeVar("Config", bound=ModelConfig)
 

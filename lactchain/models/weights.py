@@ -5,6 +5,7 @@ names this command. Weights are read from safetensors only, never from pickles. 
 costs no torch, nor the hub's client.
 """
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from lactchain.config.yaml_files import CONFIGS, load, shipped_settings
 from lactchain.errors import DataError
 from lactchain.storage.files import read_json
+from lactchain.storage.manifests import verify_listed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +25,15 @@ WEIGHTS_FOLDER = Path("weights")
 
 INDEX = "model.safetensors.index.json"
 """Which file each weight is in, where there are several."""
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+ADAPTER_RECORD = "lactchain_adapter.json"
+"""Beside an adapter's weights: which base model it belongs to."""
+RECORDED = ("base", "base_fingerprint", "tokenizer_fingerprint", "sha256")
+"""In that file: the folder of the model that an adapter was trained on, the checksums of that
+model, and those of `ADAPTER_FILES`."""
+SEEN_FROM_HERE = "base_seen_from_here"
+"""In that file, too: where the base is, seen from there, if both are in one run."""
 
 TINY = ("tiny-base", "tiny-encoder", "tiny-actor")
 
@@ -147,3 +158,32 @@ def prompt_of(folder: Path) -> str | None:
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise DataError(f"{file}: prompts: expected texts by name; {mend(folder)}")
     return f"{prompts[name]}{{text}}" if isinstance(name, str) and prompts.get(name) else None
+
+
+def read_adapter_record(adapter: Path) -> dict[str, Any]:
+    """What the adapter in a folder belongs to, by `RECORDED`; `DataError` if that is not said.
+
+    The base of one in a run lies in that run, wherever the run was moved to.
+    """
+    file = adapter / ADAPTER_RECORD
+    verify_listed(file)
+    stored = read_json(file, "expected a LoRA adapter that was saved here")
+    try:
+        record = {name: stored[name] for name in RECORDED}
+        hashes = [record["sha256"][name] for name in ADAPTER_FILES]
+        if not all(isinstance(told, str) for told in (*list(record.values())[:3], *hashes)):
+            raise TypeError("a checksum is a text")
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{file}: damaged ({error!r}); train the adapter anew, or copy it whole"
+        ) from error
+    seen = stored.get(SEEN_FROM_HERE)
+    here = os.path.normpath(adapter.resolve() / seen) if isinstance(seen, str) else ""
+    return record | ({"base": here} if os.path.isdir(here) else {})
+
+
+def weights_in(folder: Path) -> dict[str, str | None]:
+    """The settings `model` and `adapter` of an actor whose weights, or whose adapter, are there."""
+    if not (folder / ADAPTER_RECORD).is_file():
+        return {"model": str(folder), "adapter": None}
+    return {"model": read_adapter_record(folder)["base"], "adapter": str(folder)}

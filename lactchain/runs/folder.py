@@ -38,10 +38,10 @@ from lactchain.storage.manifests import (
     MANIFEST,
     RUN_FILE,
     is_run,
+    is_same_place,
     read_run_file,
     write_run_file,
 )
-from lactchain.storage.results import is_same_place
 
 TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl")
 """Files in which a run tells what became of it; its end vouches for them."""

@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, PlayerConfig
 from lactchain.environments.registry import find_env
 from lactchain.errors import DataError
-from lactchain.models.weights import resolve_weights
+from lactchain.models.weights import resolve_weights, weights_in
 from lactchain.storage.files import to_json
-from lactchain.storage.manifests import is_run, read_run_file, run_around
-from lactchain.storage.results import result_of, weights_in
+from lactchain.storage.manifests import is_run, read_run_file, result_of, run_around
 
 Config = TypeVar("Config")
 

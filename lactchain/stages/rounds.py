@@ -23,6 +23,7 @@ from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, NoPairsError
 from lactchain.functional.random_streams import derive_seed
+from lactchain.models.weights import ADAPTER_RECORD
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate, train_bc, train_critic, train_simpo
@@ -33,7 +34,6 @@ from lactchain.stages.stage_run import LivePage, note_servers
 from lactchain.stages.train_bc import TrainBCConfig, WarmStartConfig
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
-from lactchain.storage.results import ADAPTER_RECORD
 
 ASKED = 32
 """So many completions tell whether an actor answers in chains, before anything is paid for."""

@@ -9,6 +9,7 @@ folders pass over.
 Every manifest names the run and the place in the run's folder that it was written at. What was put
 there from elsewhere is refused; outside of runs, folders and files may be moved and renamed. A run
 may hold what its own stages wrote, by the same names, as copies do that were made through links.
+Its results lie in folders of their names: actor, critic, values, trajectories, pairs.
 
 All that read raise `DataError` for what is missing, damaged or of another place, and `ConfigError`
 for what a newer version of the project wrote.
@@ -61,6 +62,46 @@ def origin(path: str | Path) -> dict[str, Any]:
         return {"run_id": None, "place": path.name}
     run_id = read_run_file(run).get("run_id")
     return {"run_id": run_id, "place": path.relative_to(run).as_posix()}
+
+
+def result_of(path: str | Path, name: str) -> Path:
+    """The folder of a result: as given, or the one of that name in a run.
+
+    A pipeline's episodes and pairs are those that its critic and its actor have learnt from.
+
+    Raises:
+        DataError: there is no such folder, or the run has none of that name.
+    """
+    path = Path(path)
+    is_there = Path.exists if name in ("pairs", "trajectories") else Path.is_dir
+    if not is_there(path):
+        raise DataError(f"{path}: no such folder; expected a run, or what it saved")
+    if not is_run(path):
+        return path
+    of_stages = [(path / part).resolve().parent / name for part in ("critic", "actor")]
+    found = next((p for p in (path / name, *of_stages) if p.is_dir()), None)
+    if found is None:
+        raise DataError(f"{path}: this run has saved no {name}; name one that has, or the folder")
+    return found
+
+
+def seen_from(folder: str | Path, place: str | Path) -> str | None:
+    """A place as seen from a folder, such as ../base/actor; None unless one run holds both.
+
+    The outermost run counts: the stages of a pipeline stay together.
+    """
+    folder, place = Path(os.path.abspath(folder)), os.path.abspath(place)
+    runs = [parent for parent in (folder, *folder.parents) if is_run(parent)]
+    if not runs or not Path(place).is_relative_to(runs[-1]):
+        return None
+    return os.path.relpath(place, folder)
+
+
+def is_same_place(old: object, old_folder: str, new: object, new_folder: str | Path) -> bool:
+    """Whether two settings name one place inside a run whose folder was the old one."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        return False
+    return os.path.relpath(old or ".", old_folder) == seen_from(new_folder, new)
 
 
 def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:

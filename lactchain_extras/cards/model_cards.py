@@ -21,12 +21,11 @@ from lactchain.data.intervals import share_interval
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.language import make_language_env
 from lactchain.models.actor import POLICY_FILE
-from lactchain.models.weights import resolve_weights
+from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, resolve_weights
 from lactchain.runs import distributed
 from lactchain.runs.run import Run
 from lactchain.storage.files import atomic_write, read_json
 from lactchain.storage.manifests import CARD, MANIFEST, read_manifest
-from lactchain.storage.results import ADAPTER_FILES, ADAPTER_RECORD
 from lactchain_extras.weights.critic_export import config_of
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")

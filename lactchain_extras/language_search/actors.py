@@ -24,12 +24,12 @@ from lactchain.environments.language import make_language_env
 from lactchain.errors import CollapseError, NonFiniteError, NoPairsError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.models.loading import load_actor
+from lactchain.models.weights import ADAPTER_RECORD
 from lactchain.runs.run import Run
 from lactchain.search.evolution import Individual, Species
 from lactchain.search.mutations import Child
 from lactchain.stages import evaluate, train_simpo
 from lactchain.stages.evaluate import EvaluateConfig
-from lactchain.storage.results import ADAPTER_RECORD
 from lactchain_extras.language_search.growth import add_layer, add_mlp_units, disturb, write_model
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from typing import Any
 
 from lactchain.config.settings import PlayerConfig, ServedConfig
 from lactchain.errors import ConfigError, DataError, ServerError
+from lactchain.models.weights import ADAPTER_FILES
 from lactchain.runs.run import Run
 from lactchain.storage.files import sha256
-from lactchain.storage.results import ADAPTER_FILES
 from lactchain_extras.serving.dialects import DIALECTS, Dialect
 from lactchain_extras.serving.transport import RefusedError, Transport, quoted, transport_of
 
