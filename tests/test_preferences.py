@@ -21,9 +21,9 @@ from lactchain.data.preferences import (
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.sources import read_trajectories
 from lactchain.errors import DataError, NoPairsError
-from lactchain.functional.ties import best_of
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.types import Action, PreferencePair
+from lactchain_extras.token_values.guidance import best_of
 
 
 def action(text: str) -> Action:

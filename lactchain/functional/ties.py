@@ -1,4 +1,4 @@
-"""Which of several candidates is the best, decided by rule where rounding would decide.
+"""Which scores are equal, and so who is the best, decided by rule where rounding would decide.
 
 The order in which a processor adds, and the batch that a row is in, change the last bits of a
 score. Scores that differ by no more than that are equal; among equals the shortest candidate is the
@@ -15,16 +15,6 @@ def is_greatest(scores: np.ndarray, axis: int = -1, tolerance: float = EQUAL) ->
     """Which scores equal the greatest along an axis, of the shape of the scores."""
     greatest = scores.max(axis=axis, keepdims=True)
     return scores >= greatest - _margin(greatest, tolerance)
-
-
-def best_of(scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The place of the best of C candidates, (...).
-
-    Args:
-        scores: (..., C).
-        lengths: of the candidates' texts, (..., C) or (C,).
-    """
-    return np.where(is_greatest(scores), lengths, np.inf).argmin(axis=-1)
 
 
 def levelled(scores: np.ndarray) -> np.ndarray:

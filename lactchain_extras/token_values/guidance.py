@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lactchain.config.settings import GuidedActorConfig
 from lactchain.errors import ConfigError, DataError
-from lactchain.functional.ties import best_of
+from lactchain.functional.ties import is_greatest
 from lactchain.models.attention import finished_logits
 from lactchain.models.generation.cascade import CascadeTrunk
 from lactchain.models.generation.decoding import Decoder, check_finite
@@ -291,3 +291,13 @@ class CompletionRanking:
             combine,
             np.float32(0.0),
         )
+
+
+def best_of(scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The place of the best of C candidates, (...).
+
+    Args:
+        scores: (..., C).
+        lengths: of the candidates' texts, (..., C) or (C,).
+    """
+    return np.where(is_greatest(scores), lengths, np.inf).argmin(axis=-1)
