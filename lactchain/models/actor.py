@@ -110,7 +110,8 @@ class LanguageActor:
         prompts = self._prompts(observations)
         if self.ranking is not None:
             return self.ranking.best(observations)
-        return [self._action(row) for row in self.decoder.sample(prompts, seeds)]
+        sampled = self.decoder.sample(prompts, seeds)
+        return [replace(row, text=self._text(row.token_ids)) for row in sampled]
 
     def enumerate(self, observations: Sequence[str]) -> tuple[list[str], np.ndarray]:
         """All C legal completions, and how probable each is for each of B observations, (B, C).
@@ -141,9 +142,6 @@ class LanguageActor:
                     "environment.history, environment.template or actor.max_new_tokens"
                 )
         return prompts
-
-    def _action(self, row: Action) -> Action:
-        return replace(row, text=self._text(row.token_ids))
 
     def _text(self, token_ids: tuple[int, ...]) -> str:
         # A dict of its own: an actor is sent to workers, which no `lru_cache` survives.

@@ -75,7 +75,7 @@ class AgentSpecies(Species):
         """What a member has learnt after a generation, in the environments of its place."""
         num_steps = self.settings.steps_per_generation
         progress = generation / self.settings.num_generations
-        agent = self._revived(member, [self.seed, generation, place])
+        agent = revived(self.kind, member, self.spaces, [self.seed, generation, place])
         envs = self.envs[place]
         start = envs.num_env_steps
         with under_way("steps", num_steps) as step:
@@ -109,19 +109,17 @@ class AgentSpecies(Species):
 
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
         """Writes the agent that the search would return now."""
-        save_agent(folder, self._revived(champion, 0), 0, self.world)
+        save_agent(folder, revived(self.kind, champion, self.spaces, 0), 0, self.world)
         config = champion.config
         return {"best/hidden": list(config.hidden), "best/activation": config.activation}
-
-    def _revived(self, member: Individual, seed: int | Sequence[int]) -> Population:
-        return revived(self.kind, member, self.spaces, seed)
 
     def _judge(
         self, members: Sequence[Individual], num_episodes: int, seed: int
     ) -> tuple[list[float], int]:
         """Mean returns, NaN for members whose gradients were not finite; and steps played."""
         returns, num_steps = [], 0
-        for agent in (self._revived(member, 0) for member in members):
+        for member in members:
+            agent = revived(self.kind, member, self.spaces, 0)
             played = evaluate_agent(agent, self.world, num_episodes, seed)
             returns.append(np.nan if agent.diverged.any() else float(played.returns.mean()))
             num_steps += int(played.lengths.sum())

@@ -7,7 +7,6 @@ distance itself is measured, after each update and before it counts.
 import logging
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,10 +17,8 @@ from transformers import TrainerCallback
 from lactchain.errors import DataError
 from lactchain.functional.losses import kl_from_sampler, kl_to_sampler
 from lactchain.models.prompting import PromptTemplate, encode_completions
+from lactchain.trainers.simpo import SimPOTrainer
 from lactchain.types import Action, PreferencePair
-
-if TYPE_CHECKING:
-    from lactchain.trainers.simpo import SimPOTrainer
 
 NUM_SAMPLES = 32
 """Completions by which the distance is measured, at most."""
@@ -53,7 +50,7 @@ class TrustRegion(TrainerCallback):
 
     def __init__(
         self,
-        trainer: "SimPOTrainer",
+        trainer: SimPOTrainer,
         pairs: Sequence[PreferencePair],
         template: PromptTemplate,
         limit: float | None,
