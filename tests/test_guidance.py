@@ -19,7 +19,7 @@ from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.trainers.base import save_result
 from lactchain.types import ChainGrammar
-from lactchain_extras.token_values.guidance import TrainedValues
+from lactchain_extras.token_values.guidance import TrainedValues, best_of
 from lactchain_extras.token_values.model import ValueModel
 
 GRAMMAR = ChainGrammar(("move forward", "turn left"), max_chain_length=3)
@@ -211,3 +211,13 @@ def test_damage_is_named(name, values, tiny, tmp_path):
         ValueModel.load(folder)
     with pytest.raises(DataError, match="train_ilql or train_mc"):
         ValueModel.load(tiny / "actor")
+
+
+@pytest.mark.parametrize("rounding", [0.0, 3e-7, -3e-7])
+def test_the_best_is_the_greatest_and_of_equals_the_shortest_and_of_those_the_first(rounding):
+    lengths = np.array([9, 4, 4, 1])
+    scores = np.array([[2.0 + rounding, 2.0, 2.0 + rounding, 1.0], [1.0, 1.0, 1.1, 1.0]])
+    assert best_of(scores, lengths).tolist() == [1, 2]
+    assert best_of(scores, np.stack([lengths[::-1], lengths])).tolist() == [0, 2]
+    assert best_of(1000 * scores, lengths).tolist() == [1, 2]
+    assert best_of(np.full((1, 3), -np.inf), np.array([3, 2, 2])).tolist() == [1]

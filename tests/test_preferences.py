@@ -23,7 +23,6 @@ from lactchain.data.sources import read_trajectories
 from lactchain.errors import DataError, NoPairsError
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.types import Action, PreferencePair
-from lactchain_extras.token_values.guidance import best_of
 
 
 def action(text: str) -> Action:
@@ -262,19 +261,6 @@ def test_only_where_all_completions_read_the_same_does_an_actor_agree_with_itsel
         with pytest.raises(NoPairsError) as stop:
             make_preferences(Says(*texts), None, WORLD, settings)
         assert stop.value.agree is agree
-
-
-ROUNDING = 3e-7
-
-
-@pytest.mark.parametrize("rounding", [0.0, ROUNDING, -ROUNDING])
-def test_the_best_is_the_greatest_and_of_equals_the_shortest_and_of_those_the_first(rounding):
-    lengths = np.array([9, 4, 4, 1])
-    scores = np.array([[2.0 + rounding, 2.0, 2.0 + rounding, 1.0], [1.0, 1.0, 1.1, 1.0]])
-    assert best_of(scores, lengths).tolist() == [1, 2]
-    assert best_of(scores, np.stack([lengths[::-1], lengths])).tolist() == [0, 2]
-    assert best_of(1000 * scores, lengths).tolist() == [1, 2]
-    assert best_of(np.full((1, 3), -np.inf), np.array([3, 2, 2])).tolist() == [1]
 
 
 def test_a_pair_does_not_depend_on_the_last_bit_of_a_mean():
