@@ -11,8 +11,8 @@ from lactchain.baselines.evaluation import Evaluation
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.ppo import PPO
 from lactchain.baselines.settings import DDPGConfig, DQNConfig, PPOConfig
+from lactchain.config.bounds import tunable_values, tunables
 from lactchain.config.settings import RunConfig
-from lactchain.config.tunable import tunable_values, tunables
 from lactchain.search.agents import CERTIFYING_EPISODES, AgentSpecies, learnt_by, revived
 from lactchain.search.mutations import Child, draw_config, mutate_tunables
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig

@@ -17,9 +17,9 @@ from lactchain.config.bounds import (
     Positive,
     PositiveShare,
     Share,
+    tunable,
 )
 from lactchain.config.settings import RunConfig, check
-from lactchain.config.tunable import tunable
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from lactchain.config.bounds import (
     Positive,
     PositiveShare,
     Share,
+    tunable,
 )
 from lactchain.config.strategies import check_strategy
-from lactchain.config.tunable import tunable
 
 Config = TypeVar("Config")
 

@@ -27,7 +27,8 @@ from typing import Any, Self
 import numpy as np
 
 from lactchain.baselines.state_files import Stored, resume, save_checkpoint
-from lactchain.config.tunable import tunable_values, with_tunables, with_values
+from lactchain.config.bounds import tunable_values, with_tunables
+from lactchain.config.parsing import with_values
 from lactchain.runs.console import GrowingTable, under_way
 from lactchain.runs.run import Run
 from lactchain.search.mutations import (

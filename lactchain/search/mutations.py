@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lactchain.config.tunable import Tunable, tunable_values, tunables, with_tunables
+from lactchain.config.bounds import Tunable, tunable_values, tunables, with_tunables
 from lactchain.errors import ConfigError
 from lactchain.search.settings import MutationConfig, SpaceConfig
 
