@@ -1,7 +1,7 @@
 """Settings of a pipeline that follow from its world: what is measured of it, and the rules.
 
-A setting that is null is given its value by its rule in `RULES`. Rules see a `WorldFacts` alone
-(one of them also how the actor writes), and each says why; so the same preset plays every world.
+A setting that is null is given its value by its rule in `RULES`. Rules see a `WorldFacts`, and what
+is set by then (one of them how the actor writes); each says why. So one preset plays every world.
 `run_pipeline` prints what was set and which half of a rule applied, and keeps both in
 RUN/sizes.json.
 """
@@ -58,18 +58,19 @@ def target_of(world: WorldFacts) -> tuple[dict[str, float], str]:
     return {"success_rate": 0.99, "sampled_invalid_rate": 0.003}, "nearly all; play has to tell"
 
 
-def num_epochs(world: WorldFacts, num_states: int) -> tuple[int, str]:
+def num_epochs(world: WorldFacts, config: Any) -> tuple[int, str]:
     """Epochs of a round of SimPO, by how many rows, with repetition, it is to see."""
     rows, why = _within(
         ROWS_OF_AN_ACTION * world.num_states * world.path_length, 19_200, 115_200,
         f"{ROWS_OF_AN_ACTION} for each action of each state's solution",
     )  # fmt: skip
-    return max(1, round(rows / num_states)), f"as many as come to {rows:,} rows: {why}"
+    epochs = max(1, round(rows / config.simpo.preferences.num_states))
+    return epochs, f"as many as come to {rows:,} rows: {why}"
 
 
-def best_share(world: WorldFacts, template: str | None) -> tuple[float, str]:
+def best_share(world: WorldFacts, config: Any) -> tuple[float, str]:
     """The share of best chains among those that are cloned."""
-    if template != "brief":
+    if config.environment.template != "brief":
         return 1.0, "all: this world speaks in sentences, which have to be read first"
     share = CLONES_OF_A_WAY * world.num_ways / FEWEST_CLONES
     if share <= 0.1:
@@ -120,9 +121,9 @@ def chain_length(world: WorldFacts) -> tuple[int, str]:
     return _within(world.longest_path, 1, LONGEST_CHAIN, why)
 
 
-def num_chains(world: WorldFacts, length: int) -> tuple[int, str]:
+def num_chains(world: WorldFacts, config: Any) -> tuple[int, str]:
     """Chains of an episode at most."""
-    needed = 4 * math.ceil(world.longest_path / length)
+    needed = 4 * math.ceil(world.longest_path / config.environment.max_chain_length)
     if needed > world.max_chains:
         return needed, "four times what the longest solution takes"
     return world.max_chains, "the world's own number"
@@ -149,9 +150,7 @@ def horizon(world: WorldFacts) -> tuple[float, str]:
 
 RULES: dict[str, Callable[[WorldFacts, Any], tuple[Any, str]]] = {
     "environment.max_chain_length": lambda world, config: chain_length(world),
-    "environment.max_chains": lambda world, config: num_chains(
-        world, config.environment.max_chain_length
-    ),
+    "environment.max_chains": num_chains,
     "environment.invalid_penalty": lambda world, config: penalty(world),
     "environment.chain_cost": lambda world, config: (
         (0.0, "none: it takes many looks to be safe from chance")
@@ -165,9 +164,7 @@ RULES: dict[str, Callable[[WorldFacts, Any], tuple[Any, str]]] = {
         MOST_CLONES,
         f"{MOST_CLONES_OF_A_WAY} for each different best way that is known",
     ),
-    "warm_start.behavior.competent_fraction": lambda world, config: best_share(
-        world, config.environment.template
-    ),
+    "warm_start.behavior.competent_fraction": best_share,
     "warm_start.training.batch_size": lambda world, config: (
         32, "32 over all processes: a form takes many updates"
     ),
@@ -191,9 +188,7 @@ RULES: dict[str, Callable[[WorldFacts, Any], tuple[Any, str]]] = {
     ),
     "simpo.preferences.min_margin": lambda world, config: margin(world),
     "simpo.training.batch_size": lambda world, config: (64, "64 over all processes"),
-    "simpo.training.num_epochs": lambda world, config: num_epochs(
-        world, config.simpo.preferences.num_states
-    ),
+    "simpo.training.num_epochs": num_epochs,
     "target": lambda world, config: target_of(world),
     "num_rounds": lambda world, config: (
         (12, "twelve at most")
