@@ -24,15 +24,7 @@ from lactchain.models.weights import resolve_weights
 from lactchain.runs.console import nothing_under_way
 from lactchain.runs.preflight import READ, unread_models
 from lactchain.runs.process import describe_environment, refuse_unless_inexact
-from lactchain.storage.files import (
-    atomic_write,
-    disk_errors,
-    files_below,
-    make_folder,
-    take_sample,
-    to_json,
-    whole_lines,
-)
+from lactchain.storage import files
 from lactchain.storage.manifests import (
     CARD,
     MANIFEST,
@@ -76,13 +68,13 @@ log = logging.getLogger(__name__)
 
 def prepare_folder(directory: Path, settings: Mapping[str, Any], config: Any) -> IO[str]:
     """Locks the folder, checks that the run may live in it, and writes down what it is."""
-    with disk_errors(directory):
+    with files.disk_errors(directory):
         if directory.is_file():
             raise ConfigError(
                 f"run.run_dir: expected a folder, got the file {directory}; choose another with "
                 "--run.run_dir"
             )
-        make_folder(directory)
+        files.make_folder(directory)
         lock = _lock(directory)
     with ExitStack() as on_failure:
         on_failure.callback(lock.close)
@@ -93,7 +85,7 @@ def prepare_folder(directory: Path, settings: Mapping[str, Any], config: Any) ->
             for name in _ABOUT:
                 (directory / name).unlink(missing_ok=True)
         elif before := _run_in(directory):
-            _check_changes(directory, before["config"], json.loads(to_json(settings)))
+            _check_changes(directory, before["config"], json.loads(files.to_json(settings)))
         is_over = (directory / "summary.json").exists()
         inputs = before.get("inputs", {})
         if not is_over:
@@ -110,7 +102,7 @@ def prepare_folder(directory: Path, settings: Mapping[str, Any], config: Any) ->
             "config": settings,
         }
         write_run_file(directory, about)
-        atomic_write(directory / "config.yaml", to_yaml(settings))
+        files.atomic_write(directory / "config.yaml", to_yaml(settings))
         _drop_torn_line(directory / "metrics.jsonl")
         if begun and not is_over and nothing_under_way():
             log.info("%s: was left unfinished, and goes on", directory)
@@ -188,9 +180,9 @@ def _check_plain(directory: Path) -> None:
     read back may be anything: hidden files, and a tracker's.
     """
     inside = os.path.realpath(directory)
-    for folder, folders, files in os.walk(directory):
+    for folder, folders, others in os.walk(directory):
         folders[:] = [name for name in folders if name[0] != "." and name not in _TRACKERS]
-        for name in (*folders, *(name for name in files if name[0] != ".")):
+        for name in (*folders, *(name for name in others if name[0] != ".")):
             path = Path(folder, name)
             is_plain = Path(os.path.realpath(path)).is_relative_to(inside)
             with suppress(OSError):  # it may be gone by now
@@ -208,7 +200,7 @@ def has_produced(directory: Path) -> bool:
 
     Folders are not counted, nor hidden files.
     """
-    return any(path.name not in (*_ABOUT, "lock") for path in files_below(directory))
+    return any(path.name not in (*_ABOUT, "lock") for path in files.files_below(directory))
 
 
 def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -253,10 +245,10 @@ def _places(config: Any, prefix: str) -> Iterator[tuple[str, Path]]:
 def _checksums(path: Path) -> dict[str, str]:
     """A checksum of each file; not of hidden ones and of a card, which nobody reads."""
     found = {}
-    for file in [path] if path.is_file() else files_below(path):
+    for file in [path] if path.is_file() else files.files_below(path):
         if file.is_file() and file.name != CARD:
             digest = hashlib.sha256()
-            take_sample(digest, file)
+            files.take_sample(digest, file)
             name = file.name if file == path else file.relative_to(path).as_posix()
             found[name] = digest.hexdigest()
     return found
@@ -282,9 +274,9 @@ def _drop_torn_line(path: Path) -> None:
     """Damage further up stays, for what is read back to name it."""
     if path.exists():
         content = path.read_bytes()
-        whole = whole_lines(content)
+        whole = files.whole_lines(content)
         if whole != content:
-            atomic_write(path, whole)
+            files.atomic_write(path, whole)
 
 
 def identity_of(settings: Mapping[str, Any]) -> str:

@@ -20,18 +20,8 @@ from lactchain.runs import distributed
 from lactchain.runs.console import nothing_under_way
 from lactchain.runs.folder import TOLD, prepare_folder, redact
 from lactchain.runs.process import refuse_unless_inexact
+from lactchain.storage import files
 from lactchain.storage.checkpoints import prune_checkpoints
-from lactchain.storage.files import (
-    append_json_lines,
-    disk_errors,
-    make_folder,
-    read_json,
-    read_json_lines,
-    sync_file,
-    sync_folder,
-    to_json,
-    write_json_lines,
-)
 from lactchain.storage.manifests import (
     describe,
     is_run,
@@ -150,7 +140,7 @@ class Run(AbstractContextManager["Run"]):
     def path(self, name: str) -> Path:
         """Where a file or folder of this run is; the folder that holds it is made."""
         path = self.directory / name
-        make_folder(path.parent)
+        files.make_folder(path.parent)
         return path
 
     @property
@@ -174,11 +164,11 @@ class Run(AbstractContextManager["Run"]):
         All processes wait for it: none ends well where the run has not.
         """
         if distributed.is_main():
-            content = to_json(summary, indent=2).encode()
+            content = files.to_json(summary, indent=2).encode()
             told = [path for name in TOLD if (path := self.directory / name).is_file()]
-            with disk_errors(self.directory):
+            with files.disk_errors(self.directory):
                 for path in told:
-                    sync_file(path)
+                    files.sync_file(path)
             self._note_time()
             beside = {path.name: describe(path.read_bytes()) for path in told}
             write_with_manifest(self.directory / "summary.json", content, {"beside": beside})
@@ -203,7 +193,7 @@ class Run(AbstractContextManager["Run"]):
         """Appends a record of a step to `metrics.jsonl`; NaN and infinities become null."""
         if distributed.is_main():
             record = {"step": step, "time": round(time.time(), 3), **metrics}
-            append_json_lines(self.directory / "metrics.jsonl", [record])
+            files.append_json_lines(self.directory / "metrics.jsonl", [record])
             if time.perf_counter() - self._noted > SECONDS_BETWEEN_NOTES:
                 self._note_time()
 
@@ -235,9 +225,9 @@ class Run(AbstractContextManager["Run"]):
         path = self.directory / "metrics.jsonl"
         if not path.exists():
             return describe(b"")
-        with disk_errors(path):
-            sync_file(path)
-            sync_folder(self.directory)
+        with files.disk_errors(path):
+            files.sync_file(path)
+            files.sync_folder(self.directory)
         return describe(path.read_bytes())
 
     def truncate_metrics(self, step: int, mark: Mapping[str, Any] | None = None) -> None:
@@ -258,7 +248,7 @@ class Run(AbstractContextManager["Run"]):
             )
         kept = [record for record in records if record["step"] <= step]
         if len(kept) < len(records):
-            write_json_lines(path, kept)
+            files.write_json_lines(path, kept)
 
 
 def _cpu_seconds() -> float:
@@ -268,7 +258,7 @@ def _cpu_seconds() -> float:
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     """The records of `metrics.jsonl`; a last line that a crash has cut is left out."""
     file = Path(run_dir) / "metrics.jsonl"
-    records = read_json_lines(file)
+    records = files.read_json_lines(file)
     seen: dict[str, int] = {}
     for number, record in enumerate(records, start=1):
         if (first := seen.setdefault(repr(record), number)) != number:
@@ -299,7 +289,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
                 "summary.json beside it and give the same command, for metrics.jsonl with "
                 "--inexact on the command line"
             )
-    return read_json(path)
+    return files.read_json(path)
 
 
 class OptionalTracker:

@@ -23,17 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from lactchain.errors import ConfigError, DataError
-from lactchain.storage.files import (
-    atomic_write,
-    content_of,
-    disk_errors,
-    files_below,
-    read_sealed,
-    sha256,
-    sync_file,
-    sync_folder,
-    write_sealed,
-)
+from lactchain.storage import files
 
 MANIFEST = "manifest.json"
 CARD = "README.md"
@@ -106,13 +96,13 @@ def is_same_place(old: object, old_folder: str, new: object, new_folder: str | P
 
 def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
     """Writes what makes a folder that of a run, sealed."""
-    write_sealed(folder / RUN_FILE, facts)
+    files.write_sealed(folder / RUN_FILE, facts)
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
     """What a folder's run says of itself; `DataError` where it is damaged."""
     how = "put a copy back, or remove it and give the same command with --inexact"
-    facts = read_sealed(folder / RUN_FILE, how)
+    facts = files.read_sealed(folder / RUN_FILE, how)
     config = facts.get("config", {})
     parts = [config, config.get("environment") or {}] if isinstance(config, dict) else [config]
     if not all(isinstance(part, dict) for part in parts):
@@ -148,20 +138,18 @@ def write_manifest(directory: str | Path, extra: Mapping[str, Any]) -> None:
     """
     directory = Path(directory)
     paths = _files(directory)
-    with disk_errors(directory):
+    with files.disk_errors(directory):
         for path in paths:
             with suppress(PermissionError):  # safetensors leaves its files to their owner
                 path.chmod(path.parent.stat().st_mode & 0o666)
-            sync_file(path)
+            files.sync_file(path)
         for folder in {path.parent for path in paths} | {directory}:
-            sync_folder(folder)
+            files.sync_folder(folder)
         _sync_name(directory)
-    files = {
-        str(path.relative_to(directory)): {"size": path.stat().st_size, "sha256": sha256(path)}
-        for path in paths
-    }
+    names = {str(path.relative_to(directory)): path for path in paths}
+    listed = {n: {"size": p.stat().st_size, "sha256": files.sha256(p)} for n, p in names.items()}
     about = {"schema_version": SCHEMA_VERSION, **origin(directory), **extra}
-    write_sealed(directory / MANIFEST, about | {"files": files})
+    files.write_sealed(directory / MANIFEST, about | {"files": listed})
 
 
 def verify_manifest(directory: str | Path) -> dict[str, Any]:
@@ -195,8 +183,8 @@ def write_with_manifest(path: str | Path, content: bytes, extra: Mapping[str, An
     So that no crash leaves a file that nothing vouches for.
     """
     about = {"schema_version": SCHEMA_VERSION, **origin(path), **extra}
-    write_sealed(manifest_beside(path), about | describe(content))
-    atomic_write(path, content)
+    files.write_sealed(manifest_beside(path), about | describe(content))
+    files.atomic_write(path, content)
 
 
 def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
@@ -204,7 +192,7 @@ def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
     manifest = read_manifest(manifest_beside(path))
     _check_origin(Path(path), manifest)
     try:
-        content = content_of(path)
+        content = files.content_of(path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}, though there is a manifest of it") from error
     return content, manifest, describe(content).items() <= manifest.items()
@@ -237,7 +225,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """A manifest that is whole, or an error; whether the files are whole is another question."""
     if not path.exists():
         raise DataError(f"{path}: missing, what it describes was never completed")
-    manifest = read_sealed(path, "it is no manifest")
+    manifest = files.read_sealed(path, "it is no manifest")
     version = manifest["schema_version"]
     if version > SCHEMA_VERSION:
         raise ConfigError(
@@ -252,7 +240,7 @@ def _sync_name(path: Path) -> None:
     parents = list(path.absolute().parents)
     run = next((n for n, parent in enumerate(parents) if is_run(parent)), 0)
     for folder in parents[: run + 1]:
-        sync_folder(folder)
+        files.sync_folder(folder)
 
 
 def describe(content: bytes) -> dict[str, Any]:
@@ -277,13 +265,13 @@ def _verify_file(path: Path, expected: Mapping[str, Any]) -> None:
     size = path.stat().st_size
     if size != expected["size"]:
         raise DataError(f"{path}: expected {expected['size']} bytes, got {size}")
-    if sha256(path) != expected["sha256"]:
+    if files.sha256(path) != expected["sha256"]:
         raise DataError(f"{path}: damaged, its SHA-256 is not the one in {MANIFEST}")
 
 
 def _files(directory: Path) -> list[Path]:
     """The plain files below a directory but manifest, card and hidden ones; links are refused."""
-    paths = [*files_below(directory)]
+    paths = [*files.files_below(directory)]
     for path in paths:
         if path.is_symlink() or not path.is_file():
             raise DataError(f"{path}: expected a plain file, got a link or special file")
