@@ -64,8 +64,7 @@ def write_table(
     The folder is made where there is none.
 
     Args:
-        kind: what the rows are ("trajectories", "pairs"); readers refuse another kind.
-        version: schema version of that kind; readers refuse another one.
+        kind, version: those of a `Format`; readers refuse others.
         facts: what else the manifest records.
     """
     buffer = io.BytesIO()

@@ -15,14 +15,9 @@ from typing import Any
 import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig
+from lactchain.data import evaluations
 from lactchain.data.episodes import Episode, RecordedText, all_episodes, sampled_episodes
-from lactchain.data.evaluations import (
-    EpisodeResult,
-    endless_rate,
-    part_figures,
-    summarize,
-    time_metrics,
-)
+from lactchain.data.evaluations import EpisodeResult
 from lactchain.data.parquet import stop_if_requested, work_through
 from lactchain.data.sources import TRAJECTORIES
 from lactchain.environments import faults
@@ -357,7 +352,7 @@ def evaluate(
     shard_size = min(256, 2 * rollouts.num_envs)
     trajectories, tally = rollouts.collect(policy, episodes, folder, shard_size, "evaluation")
     results = episode_results(env, trajectories)
-    endless = endless_rate(trajectories, env.grammar.max_chain_length)
-    figures = summarize(results, trajectories) | {"endless_rate": endless}
-    parts = part_figures(env, results, trajectories)
-    return results, figures | parts | time_metrics(tally)
+    endless = evaluations.endless_rate(trajectories, env.grammar.max_chain_length)
+    figures = evaluations.summarize(results, trajectories) | {"endless_rate": endless}
+    parts = evaluations.part_figures(env, results, trajectories)
+    return results, figures | parts | evaluations.time_metrics(tally)

@@ -297,7 +297,7 @@ def provenance() -> dict[str, Any]:
 
     return {
         "git_commit": _git_commit(),
-        "versions": dict(_versions()),
+        "versions": {name: _version(name) for name in RECORDED_PACKAGES},
         "threads": torch.get_num_threads(),
         "world_size": distributed.world_size(),
     }
@@ -320,9 +320,7 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-@functools.cache
-def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in RECORDED_PACKAGES}
+_version = functools.cache(metadata.version)
 
 
 @functools.cache

@@ -10,14 +10,7 @@ import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.rollouts import Rollouts, collect
-from lactchain.environments.exact import (
-    FAR_SIGHTED,
-    TabularModel,
-    goes_by_reward,
-    optimal_chains,
-    optimal_values,
-    solution_lengths,
-)
+from lactchain.environments import exact
 from lactchain.environments.language import INVALID_FEEDBACK, LanguageEnv
 from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import TextView, lists_states
@@ -91,19 +84,19 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldFacts:
     return size_by_play(rollouts, seed)
 
 
-def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) -> WorldFacts:
+def size_of_model(model: exact.TabularModel, max_chains: int = TextView.max_chains) -> WorldFacts:
     """The size of a world that is known exactly."""
-    lengths = solution_lengths(model, FAR_SIGHTED)
+    lengths = exact.solution_lengths(model, exact.FAR_SIGHTED)
     solvable = lengths[np.isfinite(lengths)]
     path_length = float(solvable.mean()) if len(solvable) else 1.0
-    values = optimal_values(model, gamma_of(path_length, not model.deterministic))
+    values = exact.optimal_values(model, gamma_of(path_length, not model.deterministic))
     if not len(solvable) and not values.any():
         raise ConfigError(
             "environment: expected a world in which something can be reached or earned, found that "
             "nothing leads to a goal or pays; correct its goals and rewards"
         )
     longest_path = math.ceil(solvable.max(initial=1.0) - 1e-6)
-    ways = optimal_chains(model, longest_path) if model.deterministic else []
+    ways = exact.optimal_chains(model, longest_path) if model.deterministic else []
     return WorldFacts(
         num_states=len(lengths),
         num_actions=model.next_state.shape[1],
@@ -114,7 +107,7 @@ def size_of_model(model: TabularModel, max_chains: int = TextView.max_chains) ->
         max_chains=max_chains,
         has_chance=not model.deterministic,
         source=BY_MODEL,
-        by_reward=goes_by_reward(model),
+        by_reward=exact.goes_by_reward(model),
         num_ways=len({*ways} - {()}),
     )
 
