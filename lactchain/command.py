@@ -67,12 +67,12 @@ It writes into runs/quickstart, and takes all that `lactchain run_pipeline` does
 def main() -> None:
     """Runs the command that the arguments of the process name."""
     name, *arguments = sys.argv[1:] or ["--help"]
-    told = {"-h": overview, "--help": overview, "configs": lambda: f"{CONFIGS}\n"}
-    told["--version"] = lambda: f"{metadata.version('lactchain')}\n"
-    told["completion"] = completion
+    texts = {"-h": overview, "--help": overview, "configs": lambda: f"{CONFIGS}\n"}
+    texts["--version"] = lambda: f"{metadata.version('lactchain')}\n"
+    texts["completion"] = completion
     guard_streams()
-    if name in told:
-        sys.stdout.write(told[name]())
+    if name in texts:
+        sys.stdout.write(texts[name]())
         leave_streams()
         return
     try:

@@ -154,7 +154,7 @@ def test_a_world_can_be_read_in_its_own_words_whatever_it_shows():
     env = language_env(MANY.id, MANY.kwargs, template="{tries_left}", extractor="utterance")
     assert env.reset(seed=0)[0] == "6"
     env.step(env.grammar.render([7]))
-    assert read_board(env.told(RandomChains(env.grammar)))[0] == [MANY.kwargs["words"][7]]
+    assert read_board(env.text_for(RandomChains(env.grammar)))[0] == [MANY.kwargs["words"][7]]
 
 
 def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():

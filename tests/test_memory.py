@@ -30,7 +30,7 @@ LANGUAGE = [name for name in CLASSES if name != "make_offline_data"]
 
 @pytest.fixture
 def dry_run(monkeypatch):
-    monkeypatch.setattr(process._said, "dry_run", True)
+    monkeypatch.setattr(process._options, "dry_run", True)
 
 
 @pytest.mark.parametrize("script", [*LANGUAGE, "search"])

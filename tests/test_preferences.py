@@ -221,8 +221,8 @@ def test_where_all_completions_read_the_same_explorers_are_asked_for_all_but_the
     assert texts == [[AHEAD, LEFT, LEFT], [AHEAD, AHEAD, LEFT]]
     assert still_sure.asked == explorer.asked == [observed[0]] * 2
     assert too_late.asked == []
-    assert [action.text for action in first.said] == [AHEAD, AHEAD, AHEAD]
-    assert second.said == second.actions
+    assert [action.text for action in first.own] == [AHEAD, AHEAD, AHEAD]
+    assert second.own == second.actions
 
 
 def test_where_completions_are_no_chains_legal_ones_take_the_place_of_all_but_the_first():
@@ -231,7 +231,7 @@ def test_where_completions_are_no_chains_legal_ones_take_the_place_of_all_but_th
     texts, found, _ = three_of_each(policy, 3, explorers=[sure], legal=[legal])
     # The third state has two chains of its own.
     assert texts == [["prose", LEFT, RIGHT], ["prose", LEFT, LEFT], ["prose", LEFT, AHEAD]]
-    assert [action.text for action in found[0].said] == ["prose", "prose", "more"]
+    assert [action.text for action in found[0].own] == ["prose", "prose", "more"]
     assert sure.asked == [] and len(legal.asked) == 3
 
 
@@ -239,7 +239,7 @@ def test_explorers_are_asked_until_there_are_two_chains_whatever_their_spelling(
     policy = Says(AHEAD, '[ "move forward" ]', AHEAD)
     texts, (only,), _ = three_of_each(policy, 1, explorers=[Says("nothing"), Says(LEFT)])
     assert texts == [[AHEAD, LEFT, LEFT]]
-    assert only.said != only.actions
+    assert only.own != only.actions
 
 
 def test_what_explorers_say_does_not_count_as_the_policys_own():

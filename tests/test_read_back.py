@@ -130,7 +130,7 @@ def test_a_base_model_that_was_changed_since_the_run_began_is_refused(tmp_path, 
     with pytest.raises(DataError, match=r"model.safetensors of actor.model is not as it was"):
         Run.of(config)
     with monkeypatch.context() as context:
-        context.setattr(process._said, "inexact", True)
+        context.setattr(process._options, "inexact", True)
         Run.of(config).close()
     file.write_bytes(content)
     with pytest.raises(DataError, match="is not as it was"):  # what it went on with counts
@@ -172,7 +172,7 @@ def test_a_switch_is_offered_where_it_helps_and_where_it_can_be_given(tmp_path, 
             _ = run.summary
         with pytest.raises(DataError, match="or add --inexact on the command line"):
             run.truncate_metrics(1, mark)
-        monkeypatch.setattr(process._said, "inexact", True)
+        monkeypatch.setattr(process._options, "inexact", True)
         run.truncate_metrics(1, mark)
 
 

@@ -132,7 +132,7 @@ def test_a_run_whose_record_was_lost_goes_on_only_where_it_is_told_to(run_dir, m
         assert record.read_text() == text
     record.unlink()
     refused(run_dir, DataError, "environment.json: missing, .*; put a copy back; or add")
-    monkeypatch.setattr(process._said, "inexact", True)
+    monkeypatch.setattr(process._options, "inexact", True)
     refused(run_dir, ConfigError, "run.seed was 0, now 1", SEEDED)
     with Run.open(run_dir, CONFIG) as again:
         assert again.id == run.id

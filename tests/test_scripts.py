@@ -83,14 +83,14 @@ def play(monkeypatch, lines: list[str], config: PlayConfig) -> float:
 
 
 def test_a_dry_run_of_a_player_asks_for_nothing(monkeypatch, capsys):
-    monkeypatch.setattr(process._said, "dry_run", True)
+    monkeypatch.setattr(process._options, "dry_run", True)
     assert play(monkeypatch, [], PlayConfig(GRID)) == {}
     assert "no memory is estimated" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("agent", [TrainDQNConfig, TrainPPOConfig])
 def test_a_dry_run_of_an_agent_trains_nothing(agent, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(process._said, "dry_run", True)
+    monkeypatch.setattr(process._options, "dry_run", True)
     assert train_agent.main(agent(RunConfig(str(tmp_path / "run")))) == {}
     assert "no memory is estimated" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()

@@ -32,7 +32,7 @@ class Stored:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of them, tensors as arrays."""
-        return {name: over_leaves(_told, getattr(self, name)) for name in self.stored}
+        return {name: over_leaves(_state_of, getattr(self, name)) for name in self.stored}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was called."""
@@ -49,7 +49,7 @@ def over_leaves(call: Callable[[Any], Any], tree: Any) -> Any:
     return call(tree)
 
 
-def _told(value: Any) -> Any:
+def _state_of(value: Any) -> Any:
     import torch  # here, so that copies of a world cost no torch
 
     if isinstance(value, Stored):
@@ -78,7 +78,7 @@ def _taken_over(held: Any, state: Any) -> Any:
     elif isinstance(held, dict):
         return {name: _taken_over(part, state[name]) for name, part in held.items()}
     elif isinstance(held, list) and held and isinstance(held[0], Stored):
-        return [_taken_over(part, told) for part, told in zip(held, state, strict=True)]
+        return [_taken_over(part, given) for part, given in zip(held, state, strict=True)]
     else:
         return np.array(state) if isinstance(held, np.ndarray) else state
     return held

@@ -303,13 +303,13 @@ def _explain(message: str) -> str:
     path = ".".join(re.findall(r'Parser key "([^"]+)"', message))
     if path and (option := re.search(r"Option '(.+?)' is not accepted", message)):
         return f"{path}.{option[1]}: no such key"
-    told = " ".join(message.split())
-    if told == "Unexpected config:":
+    line = " ".join(message.split())
+    if line == "Unexpected config:":
         return "--config: expected the name of a configuration, or a file, got nothing"
-    if path and (given := re.search(r"Unable to load config '(.*?)'", told)):
+    if path and (given := re.search(r"Unable to load config '(.*?)'", line)):
         part = path.partition(".")[0]
         return f"{part}: expected settings below it, such as --{part}.NAME, got {given[1]}"
-    if union := re.search(r"Union subtypes Subtypes: \[(.*)\] Errors: .* Given value: (.*)", told):
+    if union := re.search(r"Union subtypes Subtypes: \[(.*)\] Errors: .* Given value: (.*)", line):
         kinds = re.findall(r"(?<![\w.])(int|float|str|bool|list|tuple|NoneType)\b", union[1])
         names = ["null" if kind == "NoneType" else kind for kind in dict.fromkeys(kinds)]
         if names != ["null"]:  # else of a part, whose own line follows
@@ -322,4 +322,4 @@ def _explain(message: str) -> str:
         if expected.startswith(("tuple", "list")):
             expected = "a list, such as '[first, second]'"
         return f"{path}: expected {expected}, got {wrong[2]}"
-    return told
+    return line

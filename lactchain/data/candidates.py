@@ -165,11 +165,11 @@ def some_after_completion(
     # Where there are dice, equal completions are not to lead all to the same state.
     dice = seed if rollouts.deterministic else seeds
     after: dict[int, str] = {}
-    told: dict[str, list[State]] = {}
+    alike: dict[str, list[State]] = {}
     for i, outcome in enumerate(rollouts.outcomes(states[:count], actions, dice)):
         state = outcome.infos[1]["state"]
         if not outcome.terminated and state not in rollouts.env.held_back:
             after[i] = outcome.observations[1]
-            told.setdefault(after[i], []).append(state)
-    asked = {text: RecordedText(text, tuple(found)) for text, found in told.items()}
+            alike.setdefault(after[i], []).append(state)
+    asked = {text: RecordedText(text, tuple(found)) for text, found in alike.items()}
     return [asked[after[i]] if i in after else state for i, state in enumerate(states)]

@@ -334,8 +334,8 @@ def _revisits(states: Sequence[str]) -> Iterator[bool]:
 
 def loops(trajectory: Trajectory) -> bool:
     """Whether the same state got the same completion `LOOP_REPEATS` times."""
-    said = (action.text for action in trajectory.actions)
-    repeats = Counter(zip(_states(trajectory), said, strict=False))
+    texts = (action.text for action in trajectory.actions)
+    repeats = Counter(zip(_states(trajectory), texts, strict=False))
     return max(repeats.values(), default=0) >= LOOP_REPEATS
 
 

@@ -163,21 +163,21 @@ class _Answers:
         texts = [text for row in zip(*by_state, strict=True) for text in row]
         distinct = list(dict.fromkeys(texts))
         answers = ask(policy, distinct, [0] * len(distinct), at_once)
-        said = dict(zip(distinct, answers, strict=True))
-        readings = [env.extractor.parse(said[text].text) for text in texts]
+        answer_of = dict(zip(distinct, answers, strict=True))
+        readings = [env.extractor.parse(answer_of[text].text) for text in texts]
         legal = np.array([isinstance(reading, Chain) for reading in readings])
         chains = pad_chains([r.actions if isinstance(r, Chain) else () for r in readings])
-        starts, told = np.tile(model.non_terminal, 3), with_bumps(model)
-        reach, rewards = play_chains(told, starts, chains)
-        _, discounted = play_chains(told, starts, chains, FAR_SIGHTED)
+        starts, bumping = np.tile(model.non_terminal, 3), with_bumps(model)
+        reach, rewards = play_chains(bumping, starts, chains)
+        _, discounted = play_chains(bumping, starts, chains, FAR_SIGHTED)
         here, refused = np.arange(len(starts)), len(starts) * 2 // 3
         # (M, M) probabilities of the texts after, where the episode goes on
         self._transition = np.zeros((len(starts),) * 2)
-        self._transition[:, :refused] = reach[:, told.non_terminal]
+        self._transition[:, :refused] = reach[:, bumping.non_terminal]
         self._transition[~legal] = 0.0
         self._transition[here, refused + here % len(model.non_terminal)] += ~legal
         beside = np.where(legal, 0.0, env.invalid_penalty) - env.chain_cost
-        self.goal, self.gains = reach @ told.goal, rewards + beside
+        self.goal, self.gains = reach @ bumping.goal, rewards + beside
         # Discounted, a refusal is as bad as the worst action.
         worst = min(env.invalid_penalty, float(model.reward.min()))
         self._discounted_gains = discounted + np.where(legal, 0.0, worst) - env.chain_cost

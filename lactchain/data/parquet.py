@@ -183,9 +183,9 @@ class Format(Generic[Row]):
 
     def table(self, rows: Sequence[Row]) -> pa.Table:
         """Rows in the columns of the schema."""
-        told = [self.fields_of(row) for row in rows]
+        values = [self.fields_of(row) for row in rows]
         return pa.table({
-            name: _column([fields[name] for fields in told], kind, name)
+            name: _column([fields[name] for fields in values], kind, name)
             for name, kind in self.columns.items()
         })  # fmt: skip
 

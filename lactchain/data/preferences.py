@@ -87,7 +87,7 @@ class Candidates:
                 raise ValueError(f"{name}: expected one for each of {count} actions, got {got}")
 
     @property
-    def said(self) -> tuple[Action, ...]:
+    def own(self) -> tuple[Action, ...]:
         """The K completions of the policy itself."""
         return self.own_actions or self.actions
 
@@ -202,7 +202,7 @@ def is_flat(state: Candidates, min_margin: float = 0.0) -> bool:
     """Whether the chains are worth the same; explorers that found no other chain do not tell."""
     completions = _completions(state)
     in_vain = len(completions) > 1 and sum(c.is_chain for c in completions) < 2
-    return not (state.said != state.actions and in_vain) and not has_spread(state, min_margin)
+    return not (state.own != state.actions and in_vain) and not has_spread(state, min_margin)
 
 
 def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -> None:
@@ -256,7 +256,7 @@ def _reason_to_drop(ranked: Sequence[RankedCompletion], min_margin: float) -> st
 def _pair(
     state: Candidates, chosen: RankedCompletion, rejected: RankedCompletion
 ) -> PreferencePair:
-    sampled = state.said[0]
+    sampled = state.own[0]
     return PreferencePair(
         prompt=state.observation,
         chosen=chosen.action.text,
@@ -266,8 +266,8 @@ def _pair(
         sampled=sampled.text,
         sampled_token_ids=sampled.token_ids,
         # An explorer's are not those of the policy.
-        chosen_logprobs=chosen.action.logprobs if chosen.action in state.said else (),
-        rejected_logprobs=rejected.action.logprobs if rejected.action in state.said else (),
+        chosen_logprobs=chosen.action.logprobs if chosen.action in state.own else (),
+        rejected_logprobs=rejected.action.logprobs if rejected.action in state.own else (),
         sampled_logprobs=sampled.logprobs,
         chosen_value=chosen.score,
         rejected_value=rejected.score,

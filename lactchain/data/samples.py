@@ -166,7 +166,7 @@ def _found(
     texts, actions = map(list, zip(*answered, strict=True))
     distinct = {action.text: action for action in actions}
     number = {text: n for n, text in enumerate(distinct)}
-    said = np.array([number[action.text] for action in actions])
-    likeliest = policy.log_probs(texts, list(distinct.values())).argmax(axis=0)[said]
-    same = said[:, None] == said
-    return same[np.arange(len(said)), likeliest], same.mean(axis=1)
+    numbers = np.array([number[action.text] for action in actions])
+    likeliest = policy.log_probs(texts, list(distinct.values())).argmax(axis=0)[numbers]
+    same = numbers[:, None] == numbers
+    return same[np.arange(len(numbers)), likeliest], same.mean(axis=1)

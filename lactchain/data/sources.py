@@ -36,8 +36,8 @@ def episode_of(
     **fields: Any,
 ) -> Trajectory:
     """An episode of its columns; `ValueError` where their lengths do not fit."""
-    said = zip(actions, token_ids, logprobs, stop_reasons, strict=True)
-    return Trajectory(actions=tuple(Action(*parts) for parts in said), **fields)
+    parts_of_each = zip(actions, token_ids, logprobs, stop_reasons, strict=True)
+    return Trajectory(actions=tuple(Action(*parts) for parts in parts_of_each), **fields)
 
 
 def _columns_of(episode: Trajectory) -> dict[str, Any]:

@@ -90,18 +90,18 @@ class Extractor(ABC):
     def parse(self, text: str) -> Chain | Rejection:
         """The chain that the text holds, or why there is none."""
 
-    def _chain(self, said: Sequence[str], span: tuple[int, int]) -> Chain | Rejection:
+    def _chain(self, names: Sequence[str], span: tuple[int, int]) -> Chain | Rejection:
         """The chain of these actions, if they are a legal one."""
         longest = self.grammar.max_chain_length
-        if not said:
+        if not names:
             return Rejection("empty", "expected at least one action")
-        if len(said) > longest:
-            return Rejection("too_long", f"expected at most {longest} actions, got {len(said)}")
+        if len(names) > longest:
+            return Rejection("too_long", f"expected at most {longest} actions, got {len(names)}")
         if not self._numbers:
-            return Chain((), span, tuple(said))
-        actions = tuple(map(self._numbers.get, said))
+            return Chain((), span, tuple(names))
+        actions = tuple(map(self._numbers.get, names))
         if None in actions:
-            return Rejection("illegal_action", f"{said[actions.index(None)][:40]!r}")
+            return Rejection("illegal_action", f"{names[actions.index(None)][:40]!r}")
         return Chain(actions, span)
 
 
@@ -125,14 +125,14 @@ class JsonList(Extractor):
             value, end = _DECODER.raw_decode(literal if self._numbers else text, start)
         except (ValueError, RecursionError):
             value = None
-        said = None if value is None else self._moves(value)
-        if isinstance(said, Rejection):
-            return said
-        if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
+        moves = None if value is None else self._moves(value)
+        if isinstance(moves, Rejection):
+            return moves
+        if not isinstance(moves, list) or not all(isinstance(name, str) for name in moves):
             return Rejection("malformed", f"expected a JSON {self._content}")
         if not _is_terminal(text, start, end):
             return Rejection("not_terminal", f"expected the {self._kind} (or its fence) at the end")
-        return self._chain(said, (start, end))
+        return self._chain(moves, (start, end))
 
     def _moves(self, value: Any) -> Any:
         """What stands for the list of actions in a value of JSON."""
@@ -153,8 +153,8 @@ class JsonObject(JsonList):
         fields = dict(value)
         if len(fields) < len(value):
             return Rejection("duplicate_key", f"expected each of {[*fields]} once")
-        said = isinstance(fields.pop("explain", ""), str)
-        return fields.get("moves") if said and fields.keys() == {"moves"} else None
+        explained = isinstance(fields.pop("explain", ""), str)
+        return fields.get("moves") if explained and fields.keys() == {"moves"} else None
 
 
 class CodeBlock(Extractor):
@@ -199,8 +199,8 @@ class Utterance(Extractor):
 
     def parse(self, text: str) -> Chain | Rejection:
         """The single action that the text is, or why it is none."""
-        said = text.removesuffix("\n")
-        return self._chain([self._spelling(said) if self._numbers else said], (0, len(said)))
+        name = text.removesuffix("\n")
+        return self._chain([self._spelling(name) if self._numbers else name], (0, len(name)))
 
 
 def make_extractor(

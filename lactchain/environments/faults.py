@@ -174,7 +174,7 @@ def _are_outcomes(value: Any) -> bool:
     return is_finite and min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6
 
 
-TOLD: dict[str, tuple[Callable[[Any], bool], str]] = {
+RULES_OF_VIEWS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "get_state": (_is_state, "gives a dict, the parts of a state"),
     "position": (
         lambda value: isinstance(value, list) and all(map(_is_finite, value)),
@@ -241,8 +241,8 @@ def _folder() -> str | None:
     return None
 
 
-def _set_world_size(told: str | None) -> None:
-    os.environ.pop("WORLD_SIZE", None) if told is None else os.environ.update(WORLD_SIZE=told)
+def _set_world_size(size: str | None) -> None:
+    os.environ.pop("WORLD_SIZE", None) if size is None else os.environ.update(WORLD_SIZE=size)
 
 
 OURS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
@@ -296,7 +296,7 @@ def checked(result: Any, env: gym.Env, seed: Seed, action: Any, check: Check) ->
     try:
         check(result, env)
     except EnvironmentFault as fault:
-        raise EnvironmentFault(f"{fault} ({_told(seed, action)})") from None
+        raise EnvironmentFault(f"{fault} ({_step(seed, action)})") from None
     return result
 
 
@@ -306,7 +306,7 @@ def overdue(seconds: float) -> str | None:
     if not calls or time.monotonic() - calls[0][0] < seconds:
         return None
     _, env, seed, action = calls[0]
-    return f"{env}: a step has not returned within {seconds:.0f} s ({_told(seed, action)})"
+    return f"{env}: a step has not returned within {seconds:.0f} s ({_step(seed, action)})"
 
 
 def called(
@@ -323,13 +323,13 @@ def called(
     except SystemExit as end:
         raise EnvironmentFault(
             f"{env} called sys.exit({end.code!r}) in the middle of the work; let it raise an error,"
-            f" or end the episode ({_told(seed, action)})"
+            f" or end the episode ({_step(seed, action)})"
         ) from end
     except BaseException as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SHOWN]
-        told = f"at {place.filename}:{place.lineno} ({_told(seed, action)})"
-        raise EnvironmentFault(f"{env} raised {said}, {told}") from error
+        problem = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SHOWN]
+        where = f"at {place.filename}:{place.lineno} ({_step(seed, action)})"
+        raise EnvironmentFault(f"{env} raised {problem}, {where}") from error
     finally:
         if around is None:
             del _under_way[thread]
@@ -337,6 +337,6 @@ def called(
             _under_way[thread] = time.monotonic(), *around[1:]
 
 
-def _told(seed: Seed, action: Any) -> str:
+def _step(seed: Seed, action: Any) -> str:
     shown = " ".join(repr(action).split())[:MOST_SHOWN]
     return f"seed {seed}, last action {shown}"

@@ -157,7 +157,7 @@ class LanguageEnv(gym.Env[str, str]):
         plain, _ = self.reset(options={"state": state})
         return plain, self._describe(self.view.bump_feedback), self._describe(INVALID_FEEDBACK)
 
-    def told(self, policy: Policy) -> str:
+    def text_for(self, policy: Policy) -> str:
         """What a scripted policy reads: the view's own template, or the state, as JSON."""
         if getattr(policy, "reads_states", False):
             return json.dumps(self._state())
@@ -203,13 +203,13 @@ class LanguageEnv(gym.Env[str, str]):
         else:
             reward, terminated, truncated, info = self._refuse(action, reading)
             feedback = INVALID_FEEDBACK
-        said = self._describe(feedback)
+        observed = self._describe(feedback)
         over = terminated or truncated
         ending = self.view.ending(self.env) if over and self.view.ending else None
         if ending is not None:
             self._remembered.clear()
-            said, info["shows_state"] = ending, False
-        self._remembered.append(said)
+            observed, info["shows_state"] = ending, False
+        self._remembered.append(observed)
         truncated = not terminated and (truncated or self._num_chains >= self.max_chains)
         self._over = terminated or truncated
         return self._recall(info), reward - self.chain_cost, terminated, truncated, info
@@ -229,9 +229,9 @@ class LanguageEnv(gym.Env[str, str]):
         """The chain that a text holds; a text world takes only what is in its action space."""
         reading = self.extractor.parse(text)
         if isinstance(reading, Chain):
-            for said in reading.utterances:
-                if said not in self.env.action_space:
-                    return Rejection("illegal_action", f"{said[:40]!r}")
+            for utterance in reading.utterances:
+                if utterance not in self.env.action_space:
+                    return Rejection("illegal_action", f"{utterance[:40]!r}")
         return reading
 
     def _refuse(self, text: str, rejection: Rejection) -> tuple[float, bool, bool, dict[str, Any]]:
@@ -253,9 +253,9 @@ class LanguageEnv(gym.Env[str, str]):
             result = faults.step(self.env, action, self._seed)
             observation, reward, terminated, truncated, env_info = result
             before, state = info["state"], self._state()
-            said = action if isinstance(action, str) else self.view.action_names[action]
+            name = action if isinstance(action, str) else self.view.action_names[action]
             info["state"] = state
-            info["executed"].append(said)
+            info["executed"].append(name)
             info["rewards"].append(float(reward))
             info["bumped"].append(state is not None and state == before)
             info["positions"].append(self.view.position(self.env) if self.view.position else [])
@@ -298,8 +298,8 @@ class LanguageEnv(gym.Env[str, str]):
         return self.view.text(self.env, *self._last, feedback)
 
     def _info(self) -> dict[str, Any]:
-        told = {"state": self._state(), "success": None if self.view.success is None else False}
-        return _none_played() | {"invalid_action": False, "invalid_reason": None} | told
+        here = {"state": self._state(), "success": None if self.view.success is None else False}
+        return _none_played() | {"invalid_action": False, "invalid_reason": None} | here
 
     def _state(self) -> State | None:
         return None if self.view.get_state is None else self.view.get_state(self.env)
@@ -331,5 +331,5 @@ def language_env(
 
 def make_language_env(config: EnvironmentConfig) -> LanguageEnv:
     """`language_env` of a configuration."""
-    told = dict(vars(config))
-    return language_env(told.pop("id"), told.pop("kwargs"), **told)
+    settings = dict(vars(config))
+    return language_env(settings.pop("id"), settings.pop("kwargs"), **settings)

@@ -76,8 +76,8 @@ def not_imported(names: Iterable[str]) -> list[str]:
 
 def not_taken(env_id: str, kwargs: Iterable[str], error: Exception) -> ConfigError:
     """The error for arguments of an environment: their names alone, since values may be secrets."""
-    told = " ".join(str(error).split())
-    reason = told.partition(" was raised from the environment creator")[0]
+    message = " ".join(str(error).split())
+    reason = message.partition(" was raised from the environment creator")[0]
     names = ", ".join(kwargs) or "an empty set"
     place = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
     at = f" ({type(error).__name__}, at {place.filename}:{place.lineno})"

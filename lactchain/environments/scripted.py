@@ -138,16 +138,16 @@ class RememberingPolicy:
     def __init__(self, policy: Policy) -> None:
         self.policy, self.name = policy, policy.name
         self.reads_states = getattr(policy, "reads_states", False)
-        self._said: dict[str, Action] = {}
+        self._acted: dict[str, Action] = {}
 
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """The policy's completions to B observations."""
         rows = dict(zip(observations, seeds, strict=True))
-        new = [text for text in rows if text not in self._said]
+        new = [text for text in rows if text not in self._acted]
         if new:
             acted = self.policy.act(new, [rows[text] for text in new])
-            self._said |= dict(zip(new, acted, strict=True))
-        return [self._said[text] for text in observations]
+            self._acted |= dict(zip(new, acted, strict=True))
+        return [self._acted[text] for text in observations]
 
 
 def random_play_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) -> Iterator[str]:

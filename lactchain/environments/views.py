@@ -172,7 +172,7 @@ class TextView:
 
     def apart(self) -> dict[str, Any]:
         """Its functions of states, such that a world and its caller share nothing they change."""
-        ways = {name: partial(_asked, name) for name in faults.TOLD}
+        ways = {name: partial(_asked, name) for name in faults.RULES_OF_VIEWS}
         ways |= {"set_state": _set, "model": partial(_modelled, self)}
         known = {name: getattr(self, name) for name in ways}
         return {
@@ -211,10 +211,10 @@ def _asked(name: str, call: Callable[..., Any], env: gym.Env, *action: int) -> A
         got = faults.called(call, env, None, *(action or [None]), env, *action)
     else:
         got = call(env)
-    told, (is_right, rule) = faults.plain(got), faults.TOLD[name]
-    if not is_right(told):
+    value, (is_right, rule) = faults.plain(got), faults.RULES_OF_VIEWS[name]
+    if not is_right(value):
         raise faults.broken_rule(env, f"the view's {name} {rule}", got)
-    return told
+    return value
 
 
 def _set(call: Callable[..., Any], env: gym.Env, state: State) -> Any:

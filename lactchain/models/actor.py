@@ -127,8 +127,8 @@ class LanguageActor:
         They were sampled, different ones, each to its end. `ValueError` if one begins another, or
         the actor does not decode freely; `ConfigError` as `act`.
         """
-        said = [action.token_ids for action in actions]
-        return self.decoder.log_probs(self._prompts(observations), said)
+        ids = [action.token_ids for action in actions]
+        return self.decoder.log_probs(self._prompts(observations), ids)
 
     def _prompts(self, observations: Sequence[str]) -> list[list[int]]:
         """Token ids of the prompts, each with room for a completion behind it."""

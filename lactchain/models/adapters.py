@@ -77,8 +77,8 @@ def write_adapter_record(directory: str | Path, base: str | Path) -> None:
     """Writes beside an adapter what it belongs to, and the hashes of its files."""
     directory, base = Path(directory), Path(base)
     hashes = {name: sha256(directory / name) for name in ADAPTER_FILES}
-    told = str(base), base_checksum(base), tokenizer_checksum(base), hashes
-    stored = {"schema_version": 1} | dict(zip(RECORDED, told, strict=True))
+    values = str(base), base_checksum(base), tokenizer_checksum(base), hashes
+    stored = {"schema_version": 1} | dict(zip(RECORDED, values, strict=True))
     stored[SEEN_FROM_HERE] = seen_from(directory, base)
     (directory / ADAPTER_RECORD).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
@@ -132,13 +132,13 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
             f"{key}: expected {expected.get(key, 'none')}, got {got.get(key, 'none')}"
         )
     for key, tensor in own.items():
-        told = weights[key]
-        if not (told.is_floating_point() and told.to(tensor.dtype).isfinite().all()):
+        weight = weights[key]
+        if not (weight.is_floating_point() and weight.to(tensor.dtype).isfinite().all()):
             raise DataError(
                 f"{file}: {key}: expected finite numbers, got others, or some too large for "
                 f"{tensor.dtype}"
             )
-        put(tensor, told)
+        put(tensor, weight)
 
 
 @torch.inference_mode()
@@ -264,15 +264,15 @@ def tokenizer_checksum(folder: str | Path) -> str:
     """
     folder = Path(folder)
     file, template = folder / "tokenizer.json", folder / "chat_template.jinja"
-    settings, told = folder / "tokenizer_config.json", None
+    settings, chat = folder / "tokenizer_config.json", None
     if template.is_file():
-        told = template.read_text("utf-8")
+        chat = template.read_text("utf-8")
     elif settings.is_file():
-        told = read_json(settings).get("chat_template")
-    if isinstance(told, list):  # several by name, of which the others are not asked for here
-        told = next((each["template"] for each in told if each["name"] == "default"), None)
+        chat = read_json(settings).get("chat_template")
+    if isinstance(chat, list):  # several by name, of which the others are not asked for here
+        chat = next((each["template"] for each in chat if each["name"] == "default"), None)
     digest = hashlib.sha256(file.read_bytes() if file.is_file() else b"none")
-    digest.update((told or "none").encode())
+    digest.update((chat or "none").encode())
     return digest.hexdigest()
 
 

@@ -138,10 +138,10 @@ class EmbeddingCritic(HeadedModel):
         names = [field.name for field in fields(_Stored)]
         how = "expected a folder that a critic saved"
         stored = read_versioned_json(file, cls.schema_version, names, how)
-        told = {name: stored[name] for name in names}
+        values = {name: stored[name] for name in names}
         try:
-            check_types(_Stored, told)
-            return vars(_Stored(**told))
+            check_types(_Stored, values)
+            return vars(_Stored(**values))
         except (ValueError, OverflowError) as error:
             raise DataError(f"{file}: {error}; copy the critic whole, or train it anew") from error
 
@@ -324,13 +324,13 @@ def _pooling_of(folder: Path) -> tuple[Path, dict[str, Any]]:
     if not listed.is_file():
         return listed, {}
     try:
-        told = json.loads(listed.read_bytes())
-        parts = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in told]
+        modules = json.loads(listed.read_bytes())
+        parts = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in modules]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise DataError(f"{listed}: damaged ({error!r}); {mend(folder)}") from error
     if others := [kind for kind, _ in parts if kind not in ("Transformer", "Pooling", "Normalize")]:
-        told = "%s: %s is left out: the pooled token is what is read"
-        log.warning(told, listed, ", ".join(others))
+        modules = "%s: %s is left out: the pooled token is what is read"
+        log.warning(modules, listed, ", ".join(others))
     places = [folder / place / "config.json" for kind, place in parts if kind == "Pooling"]
     return (places[0], read_model_json(places[0])) if places else (listed, {})
 

@@ -148,8 +148,8 @@ def load_base(
             f"{config.bits}bit"
         )
     if all_trained and config.dtype == "bfloat16":
-        told = "%s: all weights are trained in bfloat16, which rounds most of their updates away; "
-        log.warning(told + "leave dtype at auto, or train an adapter", path)
+        line = "%s: all weights are trained in bfloat16, which rounds most updates away; "
+        log.warning(line + "leave dtype at auto, or train an adapter", path)
     known = held(files, dtype) if shared and config.bits is None else {}
     with readable(path), quiet(progress=num_bytes > SMALL_MODEL_BYTES):
         model, info = auto_class.from_pretrained(
@@ -183,8 +183,8 @@ def load_base(
         )
     left_out = sorted(map(str, info["unexpected_keys"]))
     if left_out and key == "actor":  # an encoder of a larger model has some
-        told = "%s: its config.json has no place for %d of its weights (%s, ...): left out"
-        log.warning(told, path, len(left_out), left_out[0])
+        line = "%s: its config.json has no place for %d of its weights (%s, ...): left out"
+        log.warning(line, path, len(left_out), left_out[0])
     return share(model, known) if shared and not is_quantised(model) else model
 
 

@@ -122,8 +122,8 @@ class PromptTemplate:
     @cached_property
     def _between_turns(self) -> tuple[str, str]:
         """What the chat template writes before and after the user's second text."""
-        said = {"role": "assistant", "content": _SLOT}
-        turns = [{"role": "user", "content": "-"}, said, {"role": "user", "content": _SLOT}]
+        answer = {"role": "assistant", "content": _SLOT}
+        turns = [{"role": "user", "content": "-"}, answer, {"role": "user", "content": _SLOT}]
         text = render_asked(self._tokenizer, turns)
         _, before, after = text.split(_SLOT)
         return before.lstrip().removeprefix(end_of_completion(self._tokenizer)), after
@@ -256,9 +256,9 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, **options
     except TemplateError:
         raise
     except Exception as error:  # noqa: BLE001
-        told = f"{type(error).__name__}: {error}" if str(error) else "it does not end"
+        reason = f"{type(error).__name__}: {error}" if str(error) else "it does not end"
         raise DataError(
-            f"tokenizer {tokenizer.name_or_path}: its chat template fails ({told}); use another "
+            f"tokenizer {tokenizer.name_or_path}: its chat template fails ({reason}); use another "
             "model, or mend the template"
         ) from error
 
@@ -301,9 +301,9 @@ def encode_completions(
         DataError: sampled ids do not read as the text: another tokenizer's model sampled them.
     """
     sampled: dict[tuple[tuple[int, ...], str], int] = {}
-    for number, said in enumerate(completions):
-        if said.token_ids:
-            sampled.setdefault((said.token_ids, said.text), number)
+    for number, completion in enumerate(completions):
+        if completion.token_ids:
+            sampled.setdefault((completion.token_ids, completion.text), number)
     # The text is what the ids were decoded to, canonical or not: so it still is. Some 20 μs each.
     for (ids, text), number in sampled.items():
         reading = reading_of(ids, tokenizer)

@@ -134,8 +134,8 @@ def check_weights(path: Path) -> dict[str, Path]:
         # Quantised weights are whole numbers, and their configuration says how to read them.
         others = [n for n, kind in kinds.items() if "F" not in kind and n.endswith("weight")]
         if others and "quantization_config" not in read_model_json(path / "config.json"):
-            told = f"{others[0]}: expected floating point, got {kinds[others[0]]}"
-            raise DataError(f"{file}: {told}; {mend(path)}")
+            problem = f"{others[0]}: expected floating point, got {kinds[others[0]]}"
+            raise DataError(f"{file}: {problem}; {mend(path)}")
         found |= dict.fromkeys(kinds, file)
     return found
 
@@ -153,8 +153,8 @@ def read_tensors(file: Path, device: str = "cpu") -> dict[str, "Tensor"]:
 def prompt_of(folder: Path) -> str | None:
     """The text around each text by a folder of sentence-transformers: its default, or a query's."""
     file = folder / "config_sentence_transformers.json"
-    told = read_model_json(file) if file.is_file() else {}
-    prompts, name = told.get("prompts") or {}, told.get("default_prompt_name") or "query"
+    settings = read_model_json(file) if file.is_file() else {}
+    prompts, name = settings.get("prompts") or {}, settings.get("default_prompt_name") or "query"
     if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise DataError(f"{file}: prompts: expected texts by name; {mend(folder)}")
     return f"{prompts[name]}{{text}}" if isinstance(name, str) and prompts.get(name) else None
@@ -171,7 +171,7 @@ def read_adapter_record(adapter: Path) -> dict[str, Any]:
     try:
         record = {name: stored[name] for name in RECORDED}
         hashes = [record["sha256"][name] for name in ADAPTER_FILES]
-        if not all(isinstance(told, str) for told in (*list(record.values())[:3], *hashes)):
+        if not all(isinstance(text, str) for text in (*list(record.values())[:3], *hashes)):
             raise TypeError("a checksum is a text")
     except (KeyError, TypeError) as error:
         raise DataError(

@@ -191,10 +191,10 @@ class Step:
 
     def at(self, done: float) -> None:
         """So much is done now, which a log is told now and then."""
-        global _told
+        global _last_line
         self.done, self._last = done, time.monotonic()
-        if self._last - _told >= SECONDS_BETWEEN_LINES and _steps and not is_watched():
-            _told = self._last
+        if self._last - _last_line >= SECONDS_BETWEEN_LINES and _steps and not is_watched():
+            _last_line = self._last
             console.print(plain(live_line()), soft_wrap=True)
 
     def resumed(self, done: float) -> None:
@@ -220,7 +220,7 @@ class Step:
 
 
 _steps: list[Step] = []
-_told = 0.0
+_last_line = 0.0
 """When a log was told last, or the outermost step began."""
 
 
@@ -232,10 +232,10 @@ def nothing_under_way() -> bool:
 @contextmanager
 def under_way(label: str, total: int | None = None, most: bool = False) -> Iterator[Step]:
     """A step, on the line for as long as the block lasts; see `Step`."""
-    global _told
+    global _last_line
     step, is_first = Step(label, total, most), nothing_under_way()
     line = _LiveLine() if is_first and is_watched() else nullcontext()
-    _told = time.monotonic() if is_first else _told
+    _last_line = time.monotonic() if is_first else _last_line
     _steps.append(step)
     try:
         with line:
@@ -249,7 +249,7 @@ def live_line() -> str:
     steps = [step for step in _steps if step.label]
     notes = [step.note for step in steps if step.note]
     known = [(step, seconds) for step in _steps if (seconds := step.seconds_left()) is not None]
-    times = [f"{'at most' if s.most else 'about'} {_said(seconds)} left" for s, seconds in known]
+    times = [f"{'at most' if s.most else 'about'} {_text(seconds)} left" for s, seconds in known]
     return " · ".join([*map(str, steps), *notes, *times[:1]])
 
 
@@ -276,7 +276,7 @@ class _LiveLine(Live):
         self.console.show_cursor(True)
 
 
-def _said(seconds: float) -> str:
+def _text(seconds: float) -> str:
     """A duration as people say it."""
     if seconds < 90:
         return f"{seconds:.0f} s"

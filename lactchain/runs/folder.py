@@ -35,11 +35,11 @@ from lactchain.storage.manifests import (
     write_run_file,
 )
 
-TOLD = ("metrics.jsonl", "evaluations.json", "lineage.jsonl")
+RECORDS = ("metrics.jsonl", "evaluations.json", "lineage.jsonl")
 """Files in which a run tells what became of it; its end vouches for them."""
 _ABOUT = ("config.yaml", RUN_FILE, "sizes.json", "_sizes.manifest")
 """Files of a run that follow from its command alone."""
-_FILES = {"config.yaml", RUN_FILE, "summary.json", *TOLD}
+_FILES = {"config.yaml", RUN_FILE, "summary.json", *RECORDS}
 _TRACKERS = {"wandb"}
 """Folders that trackers write and nobody reads back; links lead out of them to their logs."""
 

@@ -77,8 +77,8 @@ def _found(config: Any, prefix: str, is_read: Callable[[str, Any], bool]) -> Any
                 if name in RESULTS:
                     changes[name] = str(result_of(value, RESULTS[name]))
                 elif name == "data" and not Path(value).exists():
-                    told = f"{value}: no such file or folder; expected recorded transitions"
-                    raise DataError(told)
+                    problem = f"{value}: no such file or folder; expected recorded transitions"
+                    raise DataError(problem)
                 elif name == "model" and isinstance(config, PlayerConfig | CriticConfig):
                     changes |= _model(config, prefix)
             except DataError as error:

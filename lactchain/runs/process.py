@@ -84,7 +84,7 @@ def launch(
     A `LactChainError` ends the script with its one line and its exit code. `--help` begins with
     the `usage`, before the docstring of the module that `main` is in.
     """
-    global _said
+    global _options
     os.environ.update(TELEMETRY_OFF)
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
@@ -105,23 +105,23 @@ def launch(
     alone = True
     try:
         about = filter(None, (usage, inspect.getmodule(main).__doc__, QUESTIONS))
-        _said, arguments = take_options(sys.argv[1:])
+        _options, arguments = take_options(sys.argv[1:])
         name_modules(typed_modules(arguments))
-        import_modules(_said.modules)
+        import_modules(_options.modules)
         config = parse(config_class, arguments, "\n".join(about))
         distributed.check_launcher()
-        if _said.workers:
-            distributed.made = required("engines", "--workers").workers(_said.workers[-1])
-        config = look_up(config, may_be_missing=_said.dry_run)
+        if _options.workers:
+            distributed.made = required("engines", "--workers").workers(_options.workers[-1])
+        config = look_up(config, may_be_missing=_options.dry_run)
         alone = False
         _listen_to_signals()
         _work(main, config)
     except (LactChainError, MemoryError, OSError) as error:
-        told = _as_ours(error)
-        label = "" if isinstance(told, Interrupted) else "error: "
+        ours = _as_ours(error)
+        label = "" if isinstance(ours, Interrupted) else "error: "
         if distributed.is_main() or not alone:  # all find the same wrong in a command
-            sys.stderr.write(f"{prefix}{label}{one_line(str(told))}\n")
-        sys.exit(told.exit_code)
+            sys.stderr.write(f"{prefix}{label}{one_line(str(ours))}\n")
+        sys.exit(ours.exit_code)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     finally:
@@ -176,18 +176,18 @@ def _work(main: Callable[[Config], Any], config: Config) -> None:
         ) from end
 
 
-_said, _ = take_options([])
+_options, _ = take_options([])
 """What the command says beside its settings: see `QUESTIONS`."""
 
 
 def is_dry_run() -> bool:
     """Whether the command asked for an estimate only."""
-    return _said.dry_run
+    return _options.dry_run
 
 
 def refuse_unless_inexact(problem: str) -> None:
     """Raises `DataError`, or warns where the command says that it is to go on all the same."""
-    if not _said.inexact:
+    if not _options.inexact:
         raise DataError(f"{problem}; or add --inexact on the command line to go on all the same")
     log.warning("%s: goes on all the same", problem)
 
@@ -204,10 +204,10 @@ def stop_requested() -> int:
 
 
 def _listen_to_signals() -> None:
-    heard, told = os.pipe()
+    heard, woken = os.pipe()
     if distributed.world_size() > 1:  # first, so that who hears a signal is ended if it is stuck
-        os.set_blocking(told, False)
-        signal.set_wakeup_fd(told)
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(woken)
         os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
     threading.Thread(target=_watch, args=(heard,), daemon=True).start()
     for number in STOPPING:

@@ -18,7 +18,7 @@ from lactchain.config.parsing import to_dict
 from lactchain.errors import ConfigError, DataError, LactChainError
 from lactchain.runs import distributed
 from lactchain.runs.console import nothing_under_way
-from lactchain.runs.folder import TOLD, prepare_folder, redact
+from lactchain.runs.folder import RECORDS, prepare_folder, redact
 from lactchain.runs.process import refuse_unless_inexact
 from lactchain.storage import files
 from lactchain.storage.checkpoints import prune_checkpoints
@@ -165,12 +165,12 @@ class Run(AbstractContextManager["Run"]):
         """
         if distributed.is_main():
             content = files.to_json(summary, indent=2).encode()
-            told = [path for name in TOLD if (path := self.directory / name).is_file()]
+            written = [path for name in RECORDS if (path := self.directory / name).is_file()]
             with files.disk_errors(self.directory):
-                for path in told:
+                for path in written:
                     files.sync_file(path)
             self._note_time()
-            beside = {path.name: describe(path.read_bytes()) for path in told}
+            beside = {path.name: describe(path.read_bytes()) for path in written}
             write_with_manifest(self.directory / "summary.json", content, {"beside": beside})
             self._forget_checkpoints()
         distributed.barrier()
@@ -277,7 +277,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     """What a run ended with.
 
     Raises:
-        DataError: it, or what the run told on the way (`TOLD`), is not as it was then.
+        DataError: it, or what the run wrote on the way (`RECORDS`), is not as it was then.
     """
     path = run_dir / "summary.json"
     manifest = verify_if_described(path, "remove it and give the same command to finish again")

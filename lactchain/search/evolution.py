@@ -212,11 +212,11 @@ class Evolution(Stored):
         return evaluated
 
     def _record(self, member: Individual) -> dict[str, Any]:
-        told = "id", "parent", "mutation", "change", "fitness", "parent_fitness"
+        names = "id", "parent", "mutation", "change", "fitness", "parent_fitness"
         parent, fitness = member.parent_fitness, member.fitness
         return {
             "generation": self.number,
-            **{name: getattr(member, name) for name in told},
+            **{name: getattr(member, name) for name in names},
             "gain": None if member.parent is None else fitness - parent,
             "num_env_steps": self.steps,
         }

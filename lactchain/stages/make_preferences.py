@@ -208,17 +208,17 @@ def _states_to_ask(
 
 def _completion_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Counter[str]:
     """How the policy itself answers, and the actions of all that is played, explorers' too."""
-    said = [action.text for c in candidates for action in c.actions]
-    read = {text: env.extractor.parse(text) for text in set(said)}
+    texts = [action.text for c in candidates for action in c.actions]
+    read = {text: env.extractor.parse(text) for text in set(texts)}
     legal = {text: len(chain.actions) for text, chain in read.items() if isinstance(chain, Chain)}
-    own = [action.text for c in candidates for action in c.said]
+    own = [action.text for c in candidates for action in c.own]
     lengths = [legal[text] for text in own if text in legal]
     return Counter(
         num_completions=len(own),
         num_legal=len(lengths),
         num_single=lengths.count(1),
         num_own_actions=sum(lengths),
-        num_actions=sum(legal.get(text, 0) for text in said),
+        num_actions=sum(legal.get(text, 0) for text in texts),
     )
 
 

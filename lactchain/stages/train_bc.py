@@ -195,8 +195,8 @@ def _examples(config: TrainBCConfig, env: LanguageEnv) -> list[tuple[str, Action
         return [(pair.prompt, Action(pair.chosen, pair.chosen_token_ids)) for pair in pairs]
     if env.history != 1 and env.view.competent is None and env.view.model is not None:
         # Texts remember what came before: whole episodes, by one who is told all.
-        told = make_language_env(replace(config.environment, template=None, history=1))
-        return played_examples(env, _optimal(told), config.behavior, config.run.seed)
+        whole = make_language_env(replace(config.environment, template=None, history=1))
+        return played_examples(env, _optimal(whole), config.behavior, config.run.seed)
     return behavior_examples(env, config.behavior, config.run.seed)
 
 
@@ -240,9 +240,9 @@ def played_examples(
             if len(examples) == config.num_chains:
                 return examples
             row_seed = derive_seed(seed, "behavior", len(examples))
-            told = env.told(policy)
-            [action] = policy.act([told], [row_seed])
-            [learnt] = competent.act([told], [row_seed]) if config.corrected else [action]
+            own_text = env.text_for(policy)
+            [action] = policy.act([own_text], [row_seed])
+            [learnt] = competent.act([own_text], [row_seed]) if config.corrected else [action]
             examples.append((text, learnt))
             text, _, terminated, truncated, info = env.step(action.text)
             over = terminated or truncated

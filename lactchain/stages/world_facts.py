@@ -213,8 +213,8 @@ def check_put_back(env: LanguageEnv, episodes: Sequence[Trajectory]) -> None:
 
 def _plain(env: LanguageEnv, text: str) -> str:
     """A text without what it says of the last completion."""
-    said = (env.view.bump_feedback, INVALID_FEEDBACK) if env.history == 1 else ()
-    return reduce(lambda rest, feedback: rest.replace(feedback, ""), filter(None, said), text)
+    feedbacks = (env.view.bump_feedback, INVALID_FEEDBACK) if env.history == 1 else ()
+    return reduce(lambda rest, feedback: rest.replace(feedback, ""), filter(None, feedbacks), text)
 
 
 def random_play(rollouts: Rollouts, seed: int) -> list[Trajectory]:

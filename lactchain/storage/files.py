@@ -113,8 +113,8 @@ def make_folder(path: str | Path) -> None:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            told = f"{path}: could not be written, a file is in its way; move that"
-            raise DiskError(told) from error
+            problem = f"{path}: could not be written, a file is in its way; move that"
+            raise DiskError(problem) from error
         for folder in missing:
             sync_folder(folder.parent)
 

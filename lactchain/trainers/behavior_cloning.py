@@ -198,7 +198,7 @@ def decision_rows(
 
     template.check_untemplated(decisions, "trajectories: decisions")
     encoded = _encoded(decisions, template, tokenizer, name)
-    rows = [_row(prompt, said or [tokenizer.eos_token_id]) for prompt, said in encoded]
+    rows = [_row(prompt, ids or [tokenizer.eos_token_id]) for prompt, ids in encoded]
     for number, length in enumerate(len(row["input_ids"]) for row in rows):
         if max_length is not None and length > max_length:
             raise DataError(

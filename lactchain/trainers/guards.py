@@ -178,9 +178,9 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
             for name, tensor in inputs.items()
             if isinstance(tensor, Tensor)
         }
-        told = {"losses": json.dumps([str(loss) for loss in losses])}
+        metadata = {"losses": json.dumps([str(loss) for loss in losses])}
         with disk_errors(path):
-            save_file(batches, path, metadata=told)
+            save_file(batches, path, metadata=metadata)
         raise NonFiniteError(
             f"step {step}, rank {rank}: the {what} is not finite (losses {losses}); the step was "
             f"not taken, its batch is in {path}, the last good state is {self.args.output_dir}/"

@@ -274,12 +274,12 @@ def completion_logprobs(
         Log-probabilities (B, L') in float32, and which completion each belongs to: CHOSEN,
         REJECTED, or PADDING where there is none.
     """
-    ids, said = batch["input_ids"], spoken(batch["branch"])
-    start = int((said != PADDING).any(dim=0).int().argmax())
+    ids, branches = batch["input_ids"], spoken(batch["branch"])
+    start = int((branches != PADDING).any(dim=0).int().argmax())
     columns = torch.arange(start - 1, ids.shape[1] - 1, device=ids.device)
     texts = one_sequence(batch, seen_in_branch(batch["branch"]), columns, dtype)
     logits = model(**texts).logits.view(len(ids), len(columns), -1)
-    return token_logprobs(logits, ids[:, start:]), said[:, start:]
+    return token_logprobs(logits, ids[:, start:]), branches[:, start:]
 
 
 def warn_if_collapsed(run: Run) -> None:

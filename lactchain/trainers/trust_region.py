@@ -66,10 +66,10 @@ class TrustRegion(TrainerCallback):
         prompts = template.encode_batch([pair.prompt for pair in known])
         actions = [Action(pair.sampled, pair.sampled_token_ids) for pair in known]
         name = "pairs: row {}, sampled completion".format
-        said = encode_completions(actions, tokenizer, name)
+        completions = encode_completions(actions, tokenizer, name)
         self._rows = [
             {"prompt_ids": prompt, "chosen_ids": ids, "rejected_ids": [tokenizer.eos_token_id]}
-            for prompt, ids in zip(prompts, said, strict=True)
+            for prompt, ids in zip(prompts, completions, strict=True)
         ]
         self._logprobs = torch.tensor([sum(pair.sampled_logprobs) for pair in known])
         self._trainer, self._limit = trainer, limit

@@ -234,8 +234,8 @@ class GridWorld(CellWorld):
     def _info(self, bumped: bool) -> dict[str, Any]:
         *_, goal_x, goal_y = self._observation().tolist()
         size = f"{self.tables.width}x{self.tables.height}"
-        told = f"Grid world of size {size}, goal at ({goal_x}, {goal_y})."
-        return {"bumped": bumped, "description": told}
+        text = f"Grid world of size {size}, goal at ({goal_x}, {goal_y})."
+        return {"bumped": bumped, "description": text}
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:

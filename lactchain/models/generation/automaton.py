@@ -56,20 +56,20 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
     # meet in one state, `said`, whatever the actions were: so the automaton stays small.
     edges: list[dict[int, int]] = [{}]
     # Tokens of the longest way to `said`, and of the longest completion.
-    said = to_said = longest = 0
+    before = to_before = longest = 0
     for count in range(1, grammar.max_chain_length + 1):
         edges.append({})
-        after, to_after = len(edges) - 1, to_said
+        after, to_after = len(edges) - 1, to_before
         for (later, final, _), piece in pieces.items():
             if later != (count > 1):
                 continue
             if final:
-                _add_path(edges, said, (*piece, tokenizer.eos_token_id), ACCEPT)
-                longest = max(longest, to_said + len(piece) + 1)
+                _add_path(edges, before, (*piece, tokenizer.eos_token_id), ACCEPT)
+                longest = max(longest, to_before + len(piece) + 1)
             elif count < grammar.max_chain_length:
-                _add_path(edges, said, piece, after)
-                to_after = max(to_after, to_said + len(piece))
-        said, to_said = after, to_after
+                _add_path(edges, before, piece, after)
+                to_after = max(to_after, to_before + len(piece))
+        before, to_before = after, to_after
     return _tabulate(edges, longest)
 
 

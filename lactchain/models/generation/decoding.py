@@ -94,7 +94,7 @@ class Decoder:
         if most is not None and needed + self.longest_completion > most:
             raise ValueError(f"prompts: expected room in the {most} tokens that the model reads")
         seeds = np.array(seeds, dtype=np.uint64)
-        said = [list(self._opening) for _ in prompts]
+        written = [list(self._opening) for _ in prompts]
         logprobs = [[0.0] * len(self._opening) for _ in prompts]
         rows, states = np.arange(len(prompts)), np.full(len(prompts), self._start)
         with self._trunk.in_use():
@@ -104,7 +104,7 @@ class Decoder:
                 blocks, states = self._advance(states, columns)
                 for row, block, first in zip(rows, blocks.tolist(), drawn.tolist(), strict=True):
                     new = [token for token in block if token >= 0]
-                    said[row] += new
+                    written[row] += new
                     # Only the first was drawn; what follows it without a choice is certain.
                     logprobs[row] += [first, *repeat(0.0, len(new) - 1)] if new else []
                 (keep,) = np.nonzero(states != ACCEPT)
@@ -119,7 +119,7 @@ class Decoder:
                 probabilities = self._probabilities(hidden, states)
         return [
             Action("", tuple(ids), tuple(row), "stop" if ids[-1] == self.eos_token_id else "length")
-            for ids, row in zip(said, logprobs, strict=True)
+            for ids, row in zip(written, logprobs, strict=True)
         ]
 
     @torch.inference_mode()

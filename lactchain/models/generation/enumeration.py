@@ -69,7 +69,7 @@ def chain_tree(automaton: ChainAutomaton) -> tuple[CompletionTree, np.ndarray]:
 def token_tree(completions: Sequence[Sequence[int]], tokens: Sequence[int]) -> CompletionTree:
     """The tree of completions, a token of M at a time; `ValueError` if one begins another."""
     completions = [tuple(completion) for completion in completions]
-    beginnings = (said[:length] for said in completions for length in range(len(said)))
+    beginnings = (ids[:length] for ids in completions for length in range(len(ids)))
     nodes = {text: node for node, text in enumerate(dict.fromkeys(beginnings))}
     column = {token: number for number, token in enumerate(tokens)}
     targets = np.zeros((len(nodes), len(tokens)), dtype=np.int64)
