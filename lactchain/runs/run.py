@@ -1,8 +1,10 @@
 """Runs: one folder each, and the same command continues it.
 
 A run folder holds `config.yaml` (itself a valid `--config`), `environment.json`, `metrics.jsonl`,
-whatever its script puts there, and `summary.json`, written last: a folder with it is finished. A
-training goes on from its newest checkpoint in `trainers.base.train`.
+whatever its script puts there, and `summary.json`, written last: a folder with it is finished.
+`Run.open` goes on with a folder that is there; a training then resumes from its newest checkpoint
+in `trainers.base.train`, classic agents in `baselines.state_files.resume`, a pipeline at the first
+stage that is not done in `stages.rounds`.
 """
 
 import logging

@@ -2,8 +2,11 @@
 
 A `checkpoint-N` counts when its manifest verifies and names this place in this run. What could be
 whole, or of use to somebody, is never deleted: only checkpoints of the same run that newer ones
-replace are, and what a crash left without a manifest. What one holds, say `trainers.guards`, for
-language models, and `baselines.state_files`, for classic agents.
+replace are, and what a crash left without a manifest.
+
+One of a language model holds what is trained (an adapter, or all weights), optimiser, schedule,
+random states of each process and what was logged since the last line (`trainers.guards`); one of
+classic agents all that a training goes on from (`baselines.state_files`).
 """
 
 import logging
