@@ -69,13 +69,6 @@ def test_a_summary_that_nothing_vouches_for_does_not_end_a_run(run_dir):
     assert run.finished and run.summary == {"loss": 1.0}
 
 
-def test_another_configuration_is_refused_with_its_differences(run_dir):
-    leave_something(run_dir)
-    for _ in range(2):  # a refusal leaves the folder as it was, and unlocked
-        refused(run_dir, ConfigError, r"critic.gamma was 0.99, now 0.5\)", HALVED)
-    Run.open(run_dir, CONFIG).close()
-
-
 def of_stage(run_dir: Path, base: Path) -> Config:
     critic = settings.CriticConfig(str(base))
     return Config(settings.RunConfig(run_dir=str(run_dir / "critic")), critic)
@@ -291,12 +284,6 @@ def test_a_run_that_was_killed_before_it_wrote_anything_begins_again(run_dir):
     for name in ("config.yaml", "environment.json"):
         (run_dir / name).unlink()
     refused(run_dir, ConfigError, r"expected a run or nothing, found \['notes'\]")
-
-
-def test_a_run_around_another_leaves_it_as_it_is(run_dir):
-    with Run.open(run_dir / "a", CONFIG):
-        refused(run_dir, ConfigError, "expected a run or nothing")
-        assert (run_dir / "a/config.yaml").is_file() and (run_dir / "a/lock").is_file()
 
 
 @pytest.mark.parametrize("keeps", [True, False])

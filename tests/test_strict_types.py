@@ -100,13 +100,6 @@ def test_two_values_of_one_name_are_refused(tmp_path):
             load(tmp_path / "c.yaml")
 
 
-def test_settings_are_read_from_plain_files_alone(tmp_path):
-    os.mkfifo(tmp_path / "pipe")  # nobody will ever write into it
-    for place in ("/dev/zero", tmp_path / "pipe", tmp_path):
-        with pytest.raises(ConfigError, match="got a folder, a pipe or a device"):
-            load(place)
-
-
 def test_copies_of_editors_are_not_learnt_from(tmp_path):
     row = '{"prompt": "p", "chosen": "a", "rejected": "b"}\n'
     (tmp_path / ".ipynb_checkpoints").mkdir()
@@ -236,8 +229,11 @@ def test_a_record_of_a_run_stands_there_once(tmp_path):
         read_metrics(tmp_path)
 
 
-def test_lines_are_read_from_plain_files_alone(tmp_path):
-    os.mkfifo(tmp_path / "metrics.jsonl")
+def test_settings_and_lines_are_read_from_plain_files_alone(tmp_path):
+    os.mkfifo(tmp_path / "metrics.jsonl")  # nobody will ever write into it
+    for place in ("/dev/zero", tmp_path / "metrics.jsonl", tmp_path):
+        with pytest.raises(ConfigError, match="got a folder, a pipe or a device"):
+            load(place)
     with pytest.raises(DataError, match="expected a file, got a folder, a pipe or a device"):
         read_metrics(tmp_path)
     with pytest.raises(DiskError, match="expected the name of a file"):
