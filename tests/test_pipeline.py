@@ -234,14 +234,11 @@ def test_next_commands_name_what_is_there(weights, run_dir, monkeypatch):
     assert f"--run.run_dir {run_dir}_seed_4 --run.seed 4" in again
     (Path(f"{run_dir}_seed_3") / "actor").mkdir(parents=True)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    for began, typed in (
-        ("run_pipeline", "torchrun --standalone --nproc-per-node 2 -m lactchain run_pipeline"),
-        ("quickstart", "lactchain quickstart"),
-    ):
-        monkeypatch.setattr(sys, "argv", [f"lactchain {began}"])
-        _, play, again = next_commands(config, given).values()
-        assert f"lactchain play --actor.model {run_dir}_seed_3" in play
-        assert again.startswith(f"{typed} --config {run_dir}_seed_3/config.yaml --run.run_dir")
+    monkeypatch.setattr(sys, "argv", ["lactchain run_pipeline"])
+    _, play, again = next_commands(config, given).values()
+    assert f"lactchain play --actor.model {run_dir}_seed_3" in play
+    typed = "torchrun --standalone --nproc-per-node 2 -m lactchain run_pipeline"
+    assert again.startswith(f"{typed} --config {run_dir}_seed_3/config.yaml --run.run_dir")
 
 
 EXACT = {"actions_over_shortest": 1.0, "episode_return": 0.9}

@@ -135,7 +135,7 @@ def test_the_rarer_no_chains_are_the_less_form_is_taught():
         assert form_rate == pytest.approx(num_silent / 16, abs=0.05)
 
 
-def test_a_chain_against_what_is_none_is_a_pair_at_any_margin():
+def test_a_chain_against_what_is_none_is_a_pair_at_any_margin_and_against_tokens_of_silence():
     state = candidates(("only", 0.0), ("none", 0.0), is_chain=(True, False))
     for min_margin in (0.0, 0.1, 1 / 3):
         (pair,), _ = make_pairs([state], min_margin=min_margin)
@@ -143,9 +143,6 @@ def test_a_chain_against_what_is_none_is_a_pair_at_any_margin():
     worse = candidates(("only", 0.0), ("none", -7.0), is_chain=(True, False))
     (pair,), _ = make_pairs([worse], min_margin=0.1)
     assert pair.margin == 7.0
-
-
-def test_silence_is_rejected_where_it_has_tokens():
     actions = (Action("go", (5, 1)), Action("", (1,)))
     (pair,), _ = make_pairs([Candidates("?", actions, (-1.0, 0.0), (-1.0, 0.0), (True, False))])
     assert (pair.chosen, pair.rejected, pair.rejected_token_ids) == ("go", "", (1,))

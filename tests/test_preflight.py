@@ -22,7 +22,6 @@ from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, RECORDED, re
 from lactchain.runs import distributed
 from lactchain.runs.folder import has_produced
 from lactchain.runs.preflight import look_up
-from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.rounds import full_keys
 from lactchain.stages.train_agent import train_agent
@@ -214,14 +213,6 @@ def test_a_name_is_of_a_copy_where_there_are_no_links(tmp_path, monkeypatch):
     assert os.readlink(run / "actor") == "round_2/simpo/actor"
     stand_for(run / "actor", None)
     assert {path.name for path in run.iterdir()} == {"environment.json", "round_1", "round_2"}
-
-
-def test_a_result_of_another_run_is_still_refused(weights, finished, tmp_path):
-    other = config_of("train_critic", weights, tmp_path / "other")
-    with Run.of(replace(other, run=replace(other.run, seed=7))) as run:
-        shutil.copytree(finished("train_critic") / "critic", run.path("critic"))
-    with pytest.raises(DataError, match="was written elsewhere"):
-        lactchain.load_critic(tmp_path / "other/critic")
 
 
 def test_errors_of_stages_name_the_settings_of_the_pipeline(weights, tmp_path):

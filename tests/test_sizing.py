@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import other_worlds  # noqa: F401  (registers them)
 import pytest
-from script_setups import PREFERENCES, SHAPE, config_of, run_here
+from script_setups import SHAPE, config_of, run_here
 
 from lactchain.config.parsing import parse, with_values
 from lactchain.config.settings import EnvironmentConfig
@@ -72,12 +72,6 @@ def test_the_size_of_a_coin_that_takes_one_over_p_throws_or_for_ever():
     assert size.has_chance
 
 
-def test_the_grid_world_takes_as_long_as_its_longest_shortest_path():
-    size = measure_world(GRID)
-    assert (size.num_states, size.longest_path, size.has_chance) == (960, 9, False)
-    assert size.path_length == pytest.approx(4.6167, abs=1e-4)
-
-
 def test_a_horizon_is_as_long_as_a_solved_episode():
     assert [gamma_of(length) for length in (1, 4.6, 10, 1000)] == [0.8, 0.8, 0.9, 0.99]
     assert gamma_of(5, has_chance=True) == 0.95
@@ -96,38 +90,6 @@ def test_without_a_model_a_world_is_measured_by_random_play():
     assert 1 <= size.path_length <= 2
     assert 0.1 < size.reward_scale < 1  # random play earns less than a good player
     assert size.worst_reward == 0.0
-
-
-def test_an_estimate_of_very_many_states_asks_for_no_more_than_can_be_played():
-    many = replace(measure_world(GRID), num_states=228_613)
-    grid = replace(many, num_states=5_040)  # 6x6 with walls
-    for world, episodes, states in ((many, 50_000, 50_000), (grid, 10_080, 15_120)):
-        whole, _ = fill(preset(), world, processes=1)
-        found = whole.critic.collect.num_episodes, whole.simpo.preferences.num_states
-        assert found == (episodes, states)
-
-
-def test_a_pipeline_in_a_world_without_a_model_finds_its_numbers(tmp_path):
-    words = {"words": ["shire", "shore", "stone"]}
-    wordle = {"id": "lactchain/Wordle-v0", "kwargs": words, "extractor": "utterance"}
-    config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
-    config = replace(
-        config,
-        environment=replace(preset().environment, **wordle),
-        actor=replace(config.actor, max_new_tokens=None),
-        warm_start=None,
-        # All first words are wrong as often: only values tell them apart.
-        simpo=replace(config.simpo, preferences=replace(PREFERENCES, min_margin=0.0)),
-        evaluation=replace(config.evaluation, num_episodes_per_start=8, num_samples=10),
-        target=None,
-    )
-    assert run_here("run_pipeline", config)["num_rounds"] == 1
-    found = json.loads((tmp_path / "run/sizes.json").read_text())
-    settings = found["settings"]
-    assert found["world"]["source"] == BY_PLAY
-    assert settings["environment.invalid_penalty"] < 0
-    assert settings["environment.max_chain_length"] == 1  # dice are thrown: to look after each
-    assert settings["target"] == {}  # nobody knows what can be asked
 
 
 def test_a_null_that_no_rule_stands_for_is_refused_in_every_script(weights, tmp_path):
@@ -215,24 +177,18 @@ def test_dice_of_which_no_model_tells_want_the_most_episodes():
 def test_a_number_says_which_half_of_its_rule_it_comes_from():
     grid = measure_world(GRID)
     worlds = (grid, replace(grid, num_states=20_000), replace(grid, num_states=10))
-    asked = "simpo.preferences.num_states"
-    assert [fill(preset(), world, processes=1)[1][asked] for world in worlds] == [
+    filled = [fill(preset(), world, processes=1) for world in worlds]
+    assert [chosen["simpo.preferences.num_states"] for _, chosen in filled] == [
         (3_840, "each state four times"),
         (50_000, "the most for such a world; each state four times would be 80,000"),
         (1_024, "the least for such a world; each state four times would be 40"),
     ]
+    assert filled[1][0].critic.collect.num_episodes == 40_000  # two from each of so many
     chance = fill(preset(), replace(grid, has_chance=True), processes=1)[1]
     assert chance["environment.chain_cost"][1].startswith("none")
+    assert chance["environment.max_chain_length"][0] == 1
     assert "chance" in chance["environment.max_chain_length"][1]
-
-
-def test_who_reads_what_a_run_keeps_finds_the_half_too(tmp_path):
-    config = replace(preset(), run=replace(preset().run, run_dir=str(tmp_path)))
-    with run_pipeline.Run.of(config) as run:
-        run_pipeline.sized(config, run)
-    kept = json.loads((tmp_path / "sizes.json").read_text())
-    assert kept["why"].keys() == kept["settings"].keys()
-    assert kept["why"]["critic.collect.num_episodes"] == "six from each state"
+    assert set(chance["target"][0]) == {"of_optimum", "sampled_invalid_rate"}
 
 
 def test_what_is_given_is_kept_and_counts_in_what_follows():
@@ -251,13 +207,6 @@ def test_an_update_has_the_same_rows_on_any_number_of_processes():
         assert single == 2 * each
 
 
-def test_where_actions_have_chance_results_chains_are_one_action_long():
-    slippery = replace(GRID, id="FrozenLake-v1", kwargs={"is_slippery": True})
-    filled, _ = fill(preset(), measure_world(slippery), processes=1)
-    assert filled.environment.max_chain_length == 1
-    assert set(filled.target) == {"of_optimum", "sampled_invalid_rate"}
-
-
 def test_silence_is_worse_than_any_reward():
     taxi = measure_world(replace(GRID, id="Taxi-v4"))
     filled, _ = fill(preset(), taxi, processes=1)
@@ -269,6 +218,8 @@ def test_a_run_goes_on_with_the_numbers_that_it_began_with(tmp_path):
     with run_pipeline.Run.of(config) as run:
         first = run_pipeline.sized(config, run)
         kept = json.loads((tmp_path / "sizes.json").read_text())
+        assert kept["why"].keys() == kept["settings"].keys()
+        assert kept["why"]["critic.collect.num_episodes"] == "six from each state"
         kept["settings"]["critic.config.gamma"] = 0.5
         write_with_manifest(tmp_path / "sizes.json", json.dumps(kept).encode(), {})
         again = run_pipeline.sized(config, run)
