@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_simpo_oracle import their_losses
 from training_setups import make_simpo, open_run
 
 from lactchain.config.settings import SimPOConfig
@@ -26,16 +27,6 @@ def drawn(num_states: int, most: int) -> Scored:
     return Scored(logps, sampled, lengths, scores)
 
 
-def their_losses(kind: str, chosen: torch.Tensor, rejected: torch.Tensor, beta: float):
-    from trl.experimental.cpo import CPOTrainer
-
-    settings = SimpleNamespace(
-        **{"alpha": 0.0, "beta": beta, "loss_type": kind, "simpo_gamma": 0.5},
-        **{"label_smoothing": 0.0, "accelerator": SimpleNamespace(device=torch.device("cpu"))},
-    )
-    return CPOTrainer.cpo_loss(settings, chosen, rejected)[0]
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "values"),
     [("dpo", "sigmoid", "log_ratios"), ("ipo", "ipo", "log_ratios"), ("slic", "hinge", "logps")],
@@ -46,7 +37,7 @@ def test_losses_of_pairs_equal_trls_by_best_and_worst(name, kind, values):
     worst = torch.stack(
         [row[: int(n)][-1] for row, n in zip(table, rows.exists.sum(1), strict=True)]
     )
-    theirs = their_losses(kind, table[:, 0], worst, beta)
+    theirs, *_ = their_losses(table[:, 0], worst, beta, loss_type=kind)
     torch.testing.assert_close(LOSSES[name].function(rows, beta=beta), theirs)
 
 

@@ -13,32 +13,24 @@ from lactchain.functional.tokens import pad
 from lactchain.trainers.simpo import CHOSEN, REJECTED, PreferenceCollator, completion_logprobs
 
 
-@pytest.fixture(scope="module")
-def trl():
+def their_losses(chosen, rejected, beta, target_margin=0.5, loss_type="simpo"):
     from trl.experimental.cpo import CPOTrainer
 
-    return CPOTrainer
-
-
-def their_losses(trl, chosen, rejected, beta, target_margin):
+    accelerator = SimpleNamespace(device=torch.device("cpu"))
     settings = SimpleNamespace(
-        alpha=0.0,
-        beta=beta,
-        loss_type="simpo",
-        simpo_gamma=target_margin,
-        label_smoothing=0.0,
-        accelerator=SimpleNamespace(device=torch.device("cpu")),
-    )
-    return trl.cpo_loss(settings, chosen, rejected)
+        alpha=0.0, beta=beta, loss_type=loss_type, simpo_gamma=target_margin, label_smoothing=0.0,
+        accelerator=accelerator,
+    )  # fmt: skip
+    return CPOTrainer.cpo_loss(settings, chosen, rejected)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 @pytest.mark.parametrize(("beta", "target_margin"), [(2.5, 0.25), (2.0, 1.6), (0.1, 0.5)])
-def test_loss_equals_trl_on_random_pairs(trl, beta, target_margin, dtype, tolerance):
+def test_loss_equals_trl_on_random_pairs(beta, target_margin, dtype, tolerance):
     generator = torch.Generator().manual_seed(0)
     chosen, rejected = -3 * torch.rand(2, 10_000, generator=generator, dtype=dtype)
     ours, metrics = simpo_loss(chosen, rejected, beta, target_margin)
-    theirs, *rewards = their_losses(trl, chosen, rejected, beta, target_margin)
+    theirs, *rewards = their_losses(chosen, rejected, beta, target_margin)
     torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
     for side, expected in zip(("chosen", "rejected"), rewards, strict=True):
         torch.testing.assert_close(metrics[f"rewards/{side}"], expected)
@@ -48,8 +40,10 @@ def test_loss_equals_trl_on_random_pairs(trl, beta, target_margin, dtype, tolera
     assert huge.isfinite().all()
 
 
-def test_trainer_loss_equals_trl_from_full_logits(trl, tiny, run_dir):
+def test_trainer_loss_equals_trl_from_full_logits(tiny, run_dir):
     """From padded batch to loss, against TRL's own steps: all logits, shift, mask, average, NLL."""
+    from trl.experimental.cpo import CPOTrainer
+
     with open_run(run_dir) as run:
         trainer = make_simpo(tiny, run, lora=False)
         trainer.settings = SimPOConfig(beta=2.0, target_margin=0.5, nll_weight=0.3)
@@ -59,8 +53,8 @@ def test_trainer_loss_equals_trl_from_full_logits(trl, tiny, run_dir):
     ids = pad([prompt + completion for prompt, completion in texts], 0)
     labels = pad([[-100] * len(prompt) + completion for prompt, completion in texts], -100)
     logits = trainer.model(input_ids=ids).logits
-    logps = trl.get_batch_logps(logits, labels, average_log_prob=True)
-    losses, *_ = their_losses(trl, logps[::2], logps[1::2], 2.0, 0.5)
+    logps = CPOTrainer.get_batch_logps(logits, labels, average_log_prob=True)
+    losses, *_ = their_losses(logps[::2], logps[1::2], 2.0, 0.5)
     nll = F.cross_entropy(logits[::2, :-1].flatten(0, 1), labels[::2, 1:].flatten())
     torch.testing.assert_close(ours, losses.mean() + 0.3 * nll, atol=1e-6, rtol=0)
 
