@@ -9,6 +9,7 @@ from datasets import Dataset
 from script_setups import config_of, run_here
 from training_setups import chain_of, episodes, open_run
 
+from lactchain import RunConfig, load_values
 from lactchain.data.parquet import write_table
 from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.sources import (
@@ -22,8 +23,7 @@ from lactchain.errors import DataError
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.types import Action, PreferencePair
-
-pytestmark = pytest.mark.extras
+from lactchain_extras.stages.train_mc import TrainMCConfig
 
 PAIRS = [
     {"prompt": f"{x} 0 up 1 1", "chosen": chain_of(1), "rejected": chain_of(2)} for x in range(6)
@@ -164,3 +164,7 @@ def test_every_training_takes_data_of_ones_own(weights, tmp_path):
     assert run_here("train_bc", cloned)["num_examples"] == 12
     critic = config_of("train_critic", weights, tmp_path / "critic", trajectories=played)
     assert run_here("train_critic", critic)["num_chains"] == 12
+    shared = {name: getattr(cloned, name) for name in ("environment", "actor", "training")}
+    values = TrainMCConfig(run=RunConfig(str(tmp_path / "mc")), trajectories=played, **shared)
+    assert run_here("train_mc", values)["num_decisions"] == 12
+    assert load_values(tmp_path / "mc").meaning.method == "mc"

@@ -9,15 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from script_setups import GRID, TRAINING, run_here
-from test_sources import EPISODES, write
 from test_training_rows import CUT, ENDED, TEMPLATE, TOKENIZER
 from trajectories import trajectory
 
-import lactchain
-from lactchain import ActorConfig, ConfigError, NonFiniteError, RunConfig
+from lactchain import ConfigError, NonFiniteError
 from lactchain.models.attention import FAMILIES
-from lactchain_extras.stages.train_mc import TrainMCConfig
 from lactchain_extras.token_values.losses import ilql_losses, monte_carlo_losses
 from lactchain_extras.token_values.model import ValueHead, ValueMeaning, ValueModel
 from lactchain_extras.token_values.token_view import (
@@ -29,18 +25,6 @@ from lactchain_extras.token_values.token_view import (
 from lactchain_extras.token_values.trees import prefix_trees
 
 REFUSED = [family for family in family_models.FAMILIES if family.model_type not in FAMILIES]
-
-
-def test_values_learn_from_data_of_ones_own_and_are_found_in_their_run(weights, tmp_path):
-    config = TrainMCConfig(
-        run=RunConfig(run_dir=str(tmp_path / "mc")),
-        environment=GRID,
-        actor=ActorConfig(str(weights / "actor")),
-        trajectories=str(write(EPISODES, tmp_path / "played", "datasets")),
-        training=TRAINING,
-    )
-    assert run_here("train_mc", config)["num_decisions"] == 12
-    assert lactchain.load_values(tmp_path / "mc").meaning.method == "mc"
 
 
 @pytest.mark.parametrize("family", REFUSED, ids=lambda family: family.name)

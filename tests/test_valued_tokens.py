@@ -9,6 +9,7 @@ import torch
 from browser import Visit
 from run_folders import MAZE, play
 from script_setups import SHAPE
+from test_value_trainers import alone
 from training_setups import changed
 
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig, recast
@@ -72,17 +73,12 @@ def trained(folder):
 
 
 @torch.no_grad()
-def alone(model, template, prompt, action):
+def values_of(model, template, prompt, action):
     """Q and V of the tokens of one completion, along a plain sequence without tree or batch."""
     ids, (said,) = template.encode(prompt), encode_completions([action], model.tokenizer)
-    target = model.target_network() if model.target else model
-
-    def states(network):
-        read = network.trunk(input_ids=torch.tensor([ids + said]), output_hidden_states=True)
-        return read.hidden_states[-1][0, len(ids) - 1 : -1]
-
-    q = torch.stack([head(states(target)) for head in target.q_heads]).amin(0)
-    return q[range(len(said)), said], model.v_head(states(model))[:, 0]
+    here = slice(len(ids) - 1, -1)
+    q, v = alone(model, ids + said, target=bool(model.target))[0], alone(model, ids + said)[1]
+    return q.amin(0)[here][range(len(said)), said], v[here]
 
 
 def template_of(model):
@@ -98,7 +94,7 @@ def check(found, model, episodes):
         prompt, action = episode.observations[decision], episode.actions[decision]
         assert (row["prompt"], row["completion"]) == (prompt, action.text)
         assert row["reward"] == episode.rewards[decision]
-        q, v = alone(model, template, prompt, action)
+        q, v = values_of(model, template, prompt, action)
         assert row["q"] == pytest.approx(q.tolist(), abs=1e-5)
         assert row["v"] == pytest.approx(v.tolist(), abs=1e-5)
         assert "".join(row["tokens"]).startswith(action.text)
@@ -164,7 +160,7 @@ def test_the_page_shows_of_each_token_the_models_own_values(trained, folder, bro
     chosen, episodes, _ = picked(read_trajectories(folder / "trajectories"))
     best = episodes[[*chosen.values()].index("best")]
     said, template = zip(best.observations, best.actions, strict=False), template_of(model)
-    told = [alone(model, template, prompt, action) for prompt, action in said]
+    told = [values_of(model, template, prompt, action) for prompt, action in said]
     q, v = (np.concatenate(part) for part in zip(*told, strict=True))
     visit = Visit(browser, write_report(trained["ilql"]))
     assert "tokens by ILQL" in visit.text("#summary")
