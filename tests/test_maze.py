@@ -7,7 +7,6 @@ from lactchain import ConfigError, EnvironmentConfig, OptimalChains, language_en
 from lactchain.environments.exact import optimal_values, shortest_paths
 from lactchain_extras.maze import (
     ACTION_NAMES,
-    LAYOUTS,
     PARTIAL_TEMPLATE,
     TERSE_TEMPLATE,
     Maze,
@@ -124,15 +123,6 @@ def test_several_moves_may_stand_in_one_completion():
     assert info["positions"] == [[6, 5], [6, 6], [6, 7], [6, 8]]  # x first
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_shipped_layouts_can_be_solved_from_everywhere(layout):
-    env = language_env("lactchain/Maze-v0", {"layout": layout}, max_chain_length=40)
-    policy = OptimalChains(env)
-    for state in env.view_states():
-        text, _ = env.reset(options={"state": state})
-        assert env.step(policy.act([text], [0])[0].text)[2]
-
-
 def test_start_and_goal_can_be_chosen():
     env = Maze(layout=["0010", "0000"], start=(0, 3), goal=(0, 0), render_mode="ansi")
     assert env.reset()[0].tolist() == [0, 3]
@@ -151,7 +141,6 @@ def test_start_and_goal_can_be_chosen():
         ({"layout": "labyrinth"}, r"layout: expected one of \['double_t', 'u'\]"),
         ({"layout": []}, "layout: expected rows"),
         ({"layout": {"a": 1}}, "layout: expected rows"),
-        ({"layout": 5}, "layout: expected rows"),
         ({"layout": ["00", "0"]}, "layout: row 1: expected 2 characters 0 or 1"),
         ({"layout": ["00", "0x"]}, "layout: row 1: .* got '0x'"),
         ({"layout": ["00", 10]}, "layout: row 1"),

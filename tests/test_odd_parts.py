@@ -109,15 +109,9 @@ def world():
 
 
 OTHER_PARTS = [
-    {"done": "false"},
-    {"done": 2},
-    {"done": None},
-    {"reward": "1.5"},
-    {"reward": True},
-    {"reward": [1]},
-    {"reward": 10**400},
-    {"observation": None},
-    {"observation": "a"},
+    *({"done": done} for done in ("false", 2, None)),
+    *({"reward": reward} for reward in ("1.5", True, [1], 10**400)),
+    *({"observation": observation} for observation in (None, "a")),
     {"observation": {"text": "a", "truncated": "false"}},
     {"observation": {"text": "a", "success": "false"}},
     {"metadata": ["a"]},
@@ -163,10 +157,8 @@ def test_an_error_of_a_server_is_one_line(world, monkeypatch):
         {"hub_token": "secret"},
         {"fsdp": "full_shard"},
         {"optim": "galore_adamw"},
-        {"max_grad_norm": "x"},
-        {"max_grad_norm": -1},
-        {"weight_decay": "0.1"},
-        {"weight_decay": None},
+        *({"max_grad_norm": norm} for norm in ("x", -1)),
+        *({"weight_decay": decay} for decay in ("0.1", None)),
         {"adam_beta1": 2.0},
         {"lr_scheduler_type": "cosine_with_min_lr"},
         {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"zzz": 1}},
@@ -176,11 +168,6 @@ def test_what_a_training_would_refuse_or_send_is_refused_before_it(tmp_path, ext
     with pytest.raises(ConfigError, match=r"training\.extra") as error:
         training_arguments(TrainingConfig(extra=extra), tmp_path, 0)
     assert "secret" not in str(error.value)
-
-
-def test_other_arguments_of_transformers_are_taken(tmp_path):
-    extra = {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5, "weight_decay": 0.1}
-    assert training_arguments(TrainingConfig(extra=extra), tmp_path, 0).weight_decay == 0.1
 
 
 def test_weights_that_an_actor_has_no_place_for_are_named(weights, tmp_path, caplog):

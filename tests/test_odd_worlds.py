@@ -70,17 +70,17 @@ def test_states_that_are_listed_are_some_states(name, call, told):
     ("name", "value", "told"),
     [
         ("get_state", 1, "get_state gives a dict, the parts of a state; got 1"),
-        ("get_state", "1", "get_state gives a dict"),
-        ("get_state", [1], "get_state gives a dict"),
-        ("get_state", STATES[0] | {"x": float("nan")}, "what JSON can hold"),
-        ("get_state", STATES[0] | {"x": 10**5000}, "what JSON can hold"),
-        ("get_state", STATES[0] | {"x": max}, "what JSON can hold"),
+        *(("get_state", state, "get_state gives a dict") for state in ("1", [1])),
+        *(
+            ("get_state", STATES[0] | {"x": x}, "what JSON can hold")
+            for x in (float("nan"), 10**5000, max)
+        ),
         ("describe", None, "describe gives a dict, the fields of its template; got None"),
         ("describe", ["cell"], "describe gives a dict"),
-        ("position", None, "position is a list of numbers"),
-        ("position", "ab", "position is a list of numbers"),
-        ("position", [max], "position is a list of numbers"),
-        ("position", [0, float("nan")], "position is a list of numbers"),
+        *(
+            ("position", position, "position is a list of numbers")
+            for position in (None, "ab", [max], [0, float("nan")])
+        ),
         ("ending", 5, "ending is a text, or None; got 5"),
         ("success", "no", "success is true or false; got no"),
         ("get_state", {"cell": {1: 2}}, "names in a state are texts"),

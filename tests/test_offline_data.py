@@ -141,10 +141,7 @@ def test_behaviour_that_does_not_fit_the_world_is_named(config, message, tmp_pat
     config = replace(MAZE, behavior=config) if config is not BLIND else config
     with pytest.raises(ConfigError, match=message):
         make(config, tmp_path / "run")
-
-
-def test_regions_are_of_numbers():
-    env = make_language_env(EnvironmentConfig("lactchain/Wordle-v0"))
+    env = make_language_env(EnvironmentConfig("lactchain/Wordle-v0"))  # its states hold no numbers
     with pytest.raises(ConfigError, match=r"number 0: expected fields of \[\], got \['guesses'\]"):
         region_episodes(env, [{"guesses": [0, 1]}], 1, seed=0)
 

@@ -299,16 +299,13 @@ def test_a_shrinking_search_that_was_cut_goes_on_exactly(tmp_path, monkeypatch):
     assert texts(tmp_path / "whole", "lineage.jsonl") == texts(tmp_path / "cut", "lineage.jsonl")
 
 
-def test_a_tunable_out_of_its_bounds_is_refused(tmp_path):
+def test_a_tunable_out_of_its_bounds_is_refused_where_it_is_searched(tmp_path):
+    low = replace(PPO, gamma=0.5)
     with pytest.raises(ConfigError, match=r"gamma: expected a number in \[0.9, 0.9999\], got 0.5"):
-        run(tmp_path / "run", ppo=replace(PPO, gamma=0.5))
+        run(tmp_path / "run", ppo=low)
     with pytest.raises(ConfigError, match="no tunable 'depth'"):
         run(tmp_path / "run2", space=SpaceConfig(tunables=["depth"]))
-
-
-def test_tunables_that_are_not_searched_may_lie_outside(tmp_path):
-    space = SpaceConfig(tunables=["learning_rate"])
-    summary = run(tmp_path / "run", ppo=replace(PPO, gamma=0.5), space=space)
+    summary = run(tmp_path / "run", ppo=low, space=SpaceConfig(tunables=["learning_rate"]))
     assert summary["best/tunables"]["gamma"] == 0.5
 
 

@@ -39,10 +39,24 @@ def test_no_two_copies_of_any_runs_begin_alike(world, num_members):
     assert all_differ(map(beginnings, runs))
 
 
-def test_what_random_play_recorded_differs_from_run_to_run():
-    world = WorldConfig("CartPole-v1")
-    runs = [random_transitions(world, 64, seed).observations[:1] for seed in RUNS]
-    assert all_differ(map(beginnings, runs))
+def recorded(seed):
+    return beginnings(random_transitions(WorldConfig("CartPole-v1"), 64, seed).observations[:1])
+
+
+def searched(seed):
+    config = SearchConfig(ppo=PPOConfig(num_envs=4), evolution=EvolutionConfig(population_size=5))
+    species = AgentSpecies(replace(config, run=RunConfig(seed=seed)))
+    return chain.from_iterable(beginnings(envs.observations) for envs in species.envs)
+
+
+def spoken(seed):
+    env = make_language_env(EnvironmentConfig())
+    return [episode.seed for episode in sampled_episodes(env, 64, seed)]
+
+
+@pytest.mark.parametrize("begun", [recorded, searched, spoken])
+def test_what_is_recorded_searched_and_spoken_differs_from_run_to_run(begun):
+    assert all_differ(map(begun, RUNS))
 
 
 def test_every_member_is_judged_by_the_same_episodes_and_none_of_them_is_trained_on():
@@ -60,13 +74,6 @@ def test_every_member_is_judged_by_the_same_episodes_and_none_of_them_is_trained
     assert all_differ(map(beginnings, (first[0], final[0], *played)))
 
 
-def test_members_of_searches_train_and_are_judged_apart():
-    config = SearchConfig(ppo=PPOConfig(num_envs=4), evolution=EvolutionConfig(population_size=5))
-    species = [AgentSpecies(replace(config, run=RunConfig(seed=seed))) for seed in RUNS]
-    trained = [envs.observations for one in species for envs in one.envs]
-    assert all_differ(map(beginnings, trained))
-
-
 def test_stages_and_rounds_of_pipelines_draw_apart(tmp_path):
     def seeds(seed):
         run = SimpleNamespace(directory=tmp_path)
@@ -77,12 +84,6 @@ def test_stages_and_rounds_of_pipelines_draw_apart(tmp_path):
         return [Rounds._stage(rounds, name).seed for name in names]
 
     assert all_differ(seeds(seed) for seed in (*RUNS, 1000, 1001))
-
-
-def test_episodes_of_language_runs_are_apart():
-    env = make_language_env(EnvironmentConfig())
-    runs = [[e.seed for e in sampled_episodes(env, 64, seed)] for seed in RUNS]
-    assert all_differ(runs)
 
 
 def test_seeds_of_copies_are_what_every_world_takes():

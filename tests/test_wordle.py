@@ -69,21 +69,6 @@ def test_what_fits_is_what_the_knowledge_of_letters_allows(words, guesses, data)
     )
 
 
-@pytest.mark.parametrize(
-    ("guess", "hidden", "marks"),
-    [
-        ("shirt", "shire", "ggggb"),
-        ("geese", "eerie", "bgybg"),
-        ("eerie", "level", "ygbby"),
-        ("motto", "motto", "ggggg"),
-        ("level", "motto", "bbbbb"),
-    ],
-)
-def test_letters_are_marked_one_by_one_and_repeats_not_counted(guess, hidden, marks):
-    tables = word_tables(WORDS)
-    assert pattern_marks(int(tables.patterns_of(guess)[tables.index[hidden]])) == marks
-
-
 def test_a_transcript_of_a_game():
     env = spoken(("shire", "shirt", "motto"))
     assert env.reset(seed=0)[0] == "Wordle:\n"
@@ -264,14 +249,6 @@ def test_arguments_of_no_game_are_refused(kwargs, message):
         make_language_env(EnvironmentConfig("lactchain/Wordle-v0", kwargs))
 
 
-@pytest.mark.parametrize("action", [-1, len(WORDS)])
-def test_numbers_of_no_word_are_refused(action):
-    env = Wordle(words=WORDS)
-    env.reset(seed=0)
-    with pytest.raises(ValueError, match="action: expected one of"):
-        env.step(action)
-
-
 @pytest.mark.parametrize(
     "game",
     [
@@ -291,6 +268,11 @@ def test_numbers_of_no_word_are_refused(action):
         ),
     ],
 )
-def test_states_of_no_game_are_refused(game):
+def test_states_of_no_game_and_numbers_of_no_word_are_refused(game):
+    env = Wordle(words=WORDS)
     with pytest.raises(ValueError, match="state: expected"):
-        Wordle(words=WORDS).reset(options={"state": game})
+        env.reset(options={"state": game})
+    env.reset(seed=0)
+    for action in (-1, len(WORDS)):
+        with pytest.raises(ValueError, match="action: expected one of"):
+            env.step(action)

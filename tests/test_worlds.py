@@ -39,13 +39,10 @@ def named(path: Path) -> set[str]:
     return {name for name in found if NAMES.search(name)}
 
 
-def test_nothing_outside_its_room_names_a_world():
+def test_nothing_outside_its_room_and_no_script_of_the_page_names_a_world():
     places = {str(path.relative_to(PACKAGE)): named(path) for path in OUTSIDE}
     wrong = {place: names - ALLOWED.get(place, set()) for place, names in places.items()}
     assert not {place: names for place, names in wrong.items() if names}
-
-
-def test_no_script_of_the_page_names_a_world():
     scripts = (PACKAGE.with_name("lactchain_extras") / "explorer/static/app").iterdir()
     assert not [path for path in scripts if NAMES.search(path.read_text(encoding="utf-8"))]
 
