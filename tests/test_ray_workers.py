@@ -7,13 +7,12 @@ import os
 import signal
 import sys
 import threading
-import time
-from dataclasses import replace
 
 import psutil
 import pytest
 from conftest import OFFLINE, ROOT
-from script_setups import COLLECT, GRID, Says, config_of, contents, run_here, start
+from script_setups import GRID, Says, config_of, contents, run_here, start
+from test_scripts_interrupted import stopped_and_resumed
 from training_setups import exit_codes, logs
 
 from lactchain.data.episodes import sampled_episodes
@@ -120,37 +119,22 @@ def test_a_piece_that_kills_its_workers_ends_the_command_which_goes_on(
 
 
 @cluster
-def test_errors_of_a_worker_are_raised_here_as_they_are(play):
+def test_errors_of_a_worker_are_raised_here_as_they_are_and_what_cannot_be_sent_is_refused(play):
     with pytest.raises(EnvironmentFault, match="^the world has ended$"):
         play(Raises("x"))
-
-
-@cluster
-def test_what_cannot_be_sent_is_refused(play):
     with pytest.raises(ConfigError, match="--workers: what plays cannot be sent"):
         play(Locked())
 
 
 @cluster
 def test_a_signal_ends_the_workers_and_the_same_command_goes_on(two, weights, tmp_path):
-    many, script = replace(COLLECT, num_episodes=640), "collect_rollouts"
-    config = config_of(script, weights, tmp_path / "run", collect=many)
-    process = start(script, config, "--workers", "ray:2", **variables())
-    while not (tmp_path / "run/trajectories/00002-of-00040.parquet").exists():
-        assert process.is_alive(), logs(tmp_path / "run")
-        time.sleep(0.005)
-    begun = psutil.Process(process.pid).children(recursive=True)
+    places = stopped_and_resumed(weights, tmp_path, "--workers", "ray:2", **variables())
+    begun = psutil.Process(next(places).pid).children(recursive=True)
     begun = [other for other in begun if "_Worker" in other.name()]
     assert len(begun) == 2
-    os.kill(process.pid, signal.SIGTERM)
-    process.join()
-    assert process.exitcode == 143, logs(tmp_path / "run")
+    next(places)
     assert psutil.wait_procs(begun, timeout=20)[1] == []
-    kept = len(list((tmp_path / "run/trajectories").glob("*.parquet")))
-    assert 1 <= kept < 40  # pieces are finished in any order
-    run_here(script, config)
-    run_here(script, config_of(script, weights, tmp_path / "whole", collect=many))
-    assert contents(tmp_path / "run", script) == contents(tmp_path / "whole", script)
+    assert [*places] == []
 
 
 @cluster

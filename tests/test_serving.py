@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import time
 from dataclasses import replace
 
 import pytest
-from engine_stand_in import Engine, Script, Silent, answer, serving
-from script_setups import GRID, SHAPE, config_of, run_here, start, start_two
+from engine_stand_in import Engine, Script, answer, serving
+from script_setups import GRID, SHAPE, config_of, run_here, start_two
 from serving_setups import GRAMMAR, STATE, adapter_weights, asked_of, pipeline, same
 from training_setups import exit_codes, logs
 
@@ -66,25 +65,19 @@ def test_a_chain_that_was_asked_for_has_to_be_one(engine, monkeypatch):
         actor.act([STATE], [3])
 
 
-def test_what_servers_cannot_do_is_refused_before_they_are_asked(engine, weights):
-    config = asked_of(engine)
+def test_what_servers_cannot_do_is_refused_before_they_are_asked(engine, weights, tmp_path, caplog):
+    config, same_name = asked_of(engine), shutil.copytree(weights / "actor", tmp_path / "actor")
     text = replace(config.served, dialect="text")
     guided = recast(config, GuidedActorConfig, values="runs/values")
     for wrong, words in (
         (guided, "actor.values: expected null where servers generate, got runs/values"),
         (replace(config, served=text, decoding="constrained"), "expected vllm or sglang"),
         (replace(config, model=str(weights / "encoder")), "which .* serves, got .*encoder"),
+        (replace(config, model=str(same_name)), f"which .* serves, got {same_name}"),
     ):
         with pytest.raises(ConfigError, match=words):
             ServedActor.from_config(wrong, GRAMMAR)
-
-
-def test_a_folder_of_the_same_name_is_another_model(engine, weights, tmp_path, caplog):
-    shutil.copytree(weights / "actor", tmp_path / "actor")
-    config = asked_of(engine, model=str(tmp_path / "actor"))
-    with pytest.raises(ConfigError, match="which .* serves, got .*actor"):
-        ServedActor.from_config(config, GRAMMAR)
-    assert may_be("/srv/gone/actor", config.model) and "by its last word alone" in caplog.text
+    assert may_be("/srv/gone/actor", str(same_name)) and "by its last word alone" in caplog.text
 
 
 def test_texts_alone_are_asked_without_the_beginning_that_the_server_adds(weights):
@@ -184,31 +177,6 @@ def test_servers_with_other_weights_stop_a_pipeline(weights, adapters, tmp_path)
         with pytest.raises(ServerError, match="expected log-probabilities within 1e-05 of those"):
             run_here("run_pipeline", replace(config, actor=actor))
     assert not (tmp_path / "run/round_0/evaluation").exists()
-
-
-def test_an_evaluation_behind_servers_needs_no_weights_here(weights, tmp_path):
-    reply = {"choices": [{"text": "hello", "finish_reason": "stop"}]}
-    with serving(Script([answer(200, reply)])) as server:
-        served = ServedConfig([server.url], dialect="text")
-        actor = GuidedActorConfig(str(weights / "actor"), served=served)
-        few = EvaluationConfig(num_envs=48, num_samples=0)
-        stage = config_of("evaluate", weights, tmp_path, actor=actor, evaluation=few)
-        assert run_here("evaluate", stage)["invalid_rate"] == 1.0
-
-
-@pytest.mark.parametrize("silent", [True, False], ids=["silent", "dead"])
-def test_a_signal_ends_a_script_whose_server_does_not_answer(weights, tmp_path, silent):
-    with serving(Silent([])) as server:
-        served = ServedConfig([server.url if silent else "http://127.0.0.1:1"])
-        config = config_of("collect_rollouts", weights, tmp_path / "run")
-        config = replace(config, actor=replace(config.actor, served=served))
-        process = start("collect_rollouts", config)
-        while not (server.asked or (tmp_path / "run/config.yaml").exists()):
-            time.sleep(0.05)
-        time.sleep(1.0)
-        process.terminate()
-        process.join(10)
-    assert process.exitcode == 143
 
 
 class Elsewhere(Engine):

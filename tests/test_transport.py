@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from engine_stand_in import Script, Silent, answer, refusal, serving
@@ -95,22 +96,17 @@ def test_a_request_is_not_given_up_while_others_are_answered():
         assert put_off.result() == {"text": "there"}
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "node1:8000",
-        "ftp://node1",
-        "http://me:secret@node1",
-        "me:secret@node1:8000",
-        "https://me:sec#secret@node1",
-    ],
-)
+NO_URLS = ["node1:8000", "ftp://node1", "http://me:secret@node1", "me:secret@node1:8000"]
+
+
+@pytest.mark.parametrize("url", [*NO_URLS, "https://me:sec#secret@node1"])
 def test_addresses_are_plain_ones(url):
     with pytest.raises(ValueError, match="^urls: expected") as error:
         ServedConfig([url])
     assert "secret" not in str(error.value)
 
 
+NOBODY = SimpleNamespace(url="http://127.0.0.1:1")
 ORDERS = {
     "a row": lambda t: answers([t.post("/v1/completions", {}, dict) for _ in range(3)]),
     "a page": lambda t: models_at(t, t.urls[0]),
@@ -119,17 +115,18 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
-def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, order):
+@pytest.mark.parametrize("dead", [False, True], ids=["silent", "dead"])
+def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, order, dead):
     monkeypatch.setattr("lactchain_extras.serving.transport.LISTEN_SECONDS", 0.1)
     monkeypatch.setattr("lactchain.runs.process._requested_signal", 15)
     with serving(Silent([])) as server:
         with (
-            asking(server, timeout_seconds=120.0, in_flight=1) as transport,
+            asking(NOBODY if dead else server, timeout_seconds=120.0, in_flight=1) as transport,
             pytest.raises(Interrupted, match="^stopped") as stop,
         ):
             order(transport)
         time.sleep(0.2)
-        assert server.asked == 1 and stop.value.exit_code == 143
+        assert server.asked == (not dead) and stop.value.exit_code == 143
 
 
 def test_a_fork_has_a_transport_of_its_own():
