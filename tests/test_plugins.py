@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from itertools import product
 
 import pytest
 
@@ -10,8 +9,7 @@ import lactchain
 from lactchain import plugins
 from lactchain.data.sources import open_pairs, open_trajectories, write_trajectories
 from lactchain.environments.registry import find_env
-from lactchain.errors import ConfigError, DataError
-from lactchain.storage.manifests import manifest_beside
+from lactchain.errors import ConfigError
 
 WITHOUT_EXTRAS = """
 import sys
@@ -97,13 +95,6 @@ def test_files_of_runs_are_read_by_the_core_alone_and_others_say_what_is_missing
     for place in (run.directory, folder):
         assert open_trajectories(place) == 2 * [episode]
     assert open_trajectories(folder / "00000-of-00002.parquet") == [episode]
-    lost = folder / "00001-of-00002.parquet"
-    for place, file in product((run.directory, folder), (manifest_beside(lost), lost)):
-        content = file.read_bytes()
-        file.unlink()
-        with pytest.raises(DataError, match="00001-of-00002"):
-            open_trajectories(place)
-        file.write_bytes(content)
     (tmp_path / "a.jsonl").write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
     for place in (tmp_path / "a.jsonl", tmp_path):
         with pytest.raises(ConfigError, match=f"{place}: no installed package has the add-on data"):

@@ -197,8 +197,8 @@ def test_a_chat_template_that_does_harm_or_does_not_end_is_an_error(template, mo
 
 
 TRIMS = {
-    "both ends": byte_level(NO_SYSTEM, ["<start>", "<end>"]),
-    "nothing": byte_level(CHATML, ["<|im_start|>", "<|im_end|>"]),
+    "both ends": OTHERS["no system role"],
+    "nothing": OTHERS["chatml"],
     "the end": byte_level(
         CHATML.replace("{{ m.content }}", "{{ m.content.rstrip() }}"),
         ["<|im_start|>", "<|im_end|>"],

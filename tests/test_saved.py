@@ -4,7 +4,6 @@ import shutil
 from dataclasses import replace
 
 import cloudpickle
-import numpy as np
 import pytest
 from script_setups import LORA, config_of, run_here
 
@@ -65,12 +64,3 @@ def test_folders_that_hold_nothing_of_the_kind_are_refused(simpo, tmp_path):
         lactchain.load_agent(tmp_path)
     with pytest.raises(DataError, match="this run has saved no critic; name one that has"):
         lactchain.load_critic(simpo.run.run_dir)
-
-
-def test_critics_are_found_in_their_runs(weights, tmp_path):
-    config = config_of("train_critic", weights, tmp_path / "critic")
-    run_here("train_critic", config)
-    critic = lactchain.load_critic(tmp_path / "critic")
-    assert (critic.gamma, critic.mode, critic.discount_per) == (0.9, "value", "action")
-    inside = lactchain.load_critic(tmp_path / "critic/critic")
-    np.testing.assert_array_equal(inside.values(STATES), critic.values(STATES))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from script_setups import LORA, config_of, run_here
+from script_setups import LORA
 from test_loading import IDS
 from training_setups import nudge
 
 from lactchain import ActorConfig, CriticConfig, EmbeddingCritic
-from lactchain.models import loading, runtime
+from lactchain.models import runtime
 from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.loading import load_actor
 from lactchain.models.weights import check_weights
@@ -78,15 +78,3 @@ def test_what_is_merged_leaves_the_base_of_others_as_it_is(loads):
     assert (whole is actor) == (actor.dtype == torch.bfloat16)
     assert torch.equal(hidden(critic), before[0])
     torch.testing.assert_close(whole(IDS).logits, before[1])
-
-
-def test_pairs_ranked_on_one_base_are_the_same_bytes(config, weights, tmp_path, monkeypatch):
-    def pairs(name: str) -> list[bytes]:
-        made = config_of("make_preferences", weights, tmp_path / name)
-        actor = replace(made.actor, adapter=config.adapter, dtype=config.dtype)
-        run_here("make_preferences", replace(made, actor=actor, critic=str(tmp_path / "critic")))
-        return [file.read_bytes() for file in sorted((tmp_path / name / "pairs").glob("*.parquet"))]
-
-    together = pairs("together")
-    monkeypatch.setattr(loading, "share", lambda model, _: model)
-    assert together == pairs("apart")
