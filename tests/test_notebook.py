@@ -57,14 +57,6 @@ def test_the_notebook_answers_its_four_questions(root, tmp_path, monkeypatch):
     assert "no actor" in actor
 
 
-def test_frames_are_the_tables_of_the_page(tmp_path):
-    run = GridRun(tmp_path / "run")
-    tables = open_run(run.directory).frames()
-    assert len(tables["answers"]) == 3 * len(run.states)
-    last = tables["answers"][tables["answers"]["round"] == 2]
-    assert last["value"].to_numpy() == pytest.approx(run.values[2])
-
-
 def test_pairs_of_rounds_are_counted_once_of_a_run_and_of_others_beside_it(tmp_path):
     one, other = (open_run(GridRun(tmp_path / name).directory) for name in ("run", "other"))
     pairs = Counter(contents(one, [other]).tables["pairs"]["run"])

@@ -113,35 +113,29 @@ def what_it_would_have_answered_here_before(visitor, run, _):
 
 @asks(TEN, "What are its next best answers here, and how probable?")
 def what_its_next_best_answers_are_and_how_probable(visitor, run, _):
+    """Its numbers are among those of test_page_figures.py."""
     visitor.click("#tab-states")
     number = run.answers(2)[visitor.choose_cell(5)]["state_id"]
-    likely = sorted(
-        (row for row in run.candidates(2) if row["state_id"] == number and row["count"]),
-        key=lambda row: -row["probability"],
-    )
+    rows = [row for row in run.candidates(2) if row["state_id"] == number and row["count"]]
+    likely = sorted(rows, key=lambda row: -row["probability"])
     leaves = [row.split("\t") for row in visitor.texts(".tree tbody tr:not(.branch):not(.apart)")]
     assert leaves and len(leaves) <= len(likely)
-    for row, (text, probability, times, *_) in zip(likely, leaves, strict=False):
+    for row, (text, *_) in zip(likely, leaves, strict=False):
         assert text.strip("└ ") and "".join(row["tokens"]).endswith(text.strip("└ "))
-        assert (number_of(probability), times) == (
-            pytest.approx(row["probability"], rel=5e-3),
-            str(row["count"]),
-        )
 
 
 @asks(TEN, "Which pair had the largest margin in the first round?")
 def which_pair_had_the_largest_margin_in_the_first_round(visitor, run, _):
+    """Its numbers are among those of test_page_figures.py."""
     visitor.click("#tab-pairs")
     visitor.choose("#pair-round", "1")
     widest = max(run.pairs(1), key=lambda pair: pair.margin)
-    margin, number, state, *sides = visitor.texts(".longtable tbody tr >> nth=0")[0].split("\t")
-    assert (number_of(margin), number) == (pytest.approx(widest.margin, rel=1e-3), "round 1")
-    assert state.startswith(f"({widest.state['x']}, {widest.state['y']}) facing ")
+    _, number, state, *sides = visitor.texts(".longtable tbody tr >> nth=0")[0].split("\t")
+    assert number == "round 1" and state.startswith(
+        f"({widest.state['x']}, {widest.state['y']}) facing "
+    )
     for told, whole in zip(sides, (widest.chosen, widest.rejected), strict=True):
         assert whole.endswith(told.lstrip("…"))  # what both begin with is left out
-    for side in ("chosen", "rejected"):
-        told = shown(getattr(widest, f"{side}_value")).lstrip("−")
-        assert re.search(rf"{side} advantage [+−]?{told}", visitor.text(f".side-of-pair.{side}"))
 
 
 @asks(TEN, "How many pairs were dropped, and why?")

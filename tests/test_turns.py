@@ -57,10 +57,13 @@ def test_wandb_and_trackio_get_a_table_of_turns_a_round(sent, tmp_path):
     assert logged == also_logged == table and finished == "finished"
 
 
-def test_turns_go_into_the_run_of_wandb_that_is_under_way(sent, tmp_path):
+def test_turns_go_into_the_run_of_wandb_that_is_under_way_and_to_no_tracker_without_tables(
+    sent, tmp_path
+):
     own = []
     sys.modules["wandb"].run = SimpleNamespace(log=own.append)
-    log_turns(RunConfig(str(tmp_path), report_to=["wandb"]), 0, ANSWERS)
+    for trackers in (["wandb"], ["tensorboard"], []):
+        log_turns(RunConfig(str(tmp_path), report_to=trackers), 0, ANSWERS)
     assert own == [{"turns/round_0": (list(COLUMNS), [ROW])}] and not sent
 
 
@@ -69,9 +72,3 @@ def test_a_tracker_that_fails_costs_a_warning(sent, tmp_path, caplog):
     sys.modules["trackio"].log = lambda _: 1 / 0
     log_turns(RunConfig(str(tmp_path), report_to=["trackio"]), 0, ANSWERS)
     assert "trackio failed (ZeroDivisionError" in caplog.text
-
-
-def test_nothing_is_sent_where_no_tracker_shows_tables(sent, tmp_path):
-    log_turns(RunConfig(str(tmp_path), report_to=["tensorboard"]), 0, ANSWERS)
-    log_turns(RunConfig(str(tmp_path)), 0, ANSWERS)
-    assert sent == []
