@@ -9,7 +9,7 @@ from peft import LoraConfig, get_peft_model
 from training_setups import nudge
 from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
-from trl_setups import GRID, cloned_mistral, standing_in, tiny_qwen
+from trl_setups import GRID, cloned_mistral, cloned_qwen, standing_in
 
 from lactchain import ConfigError, EnvironmentConfig, OptimalChains, make_language_env
 from lactchain.models.prompting import PromptTemplate
@@ -209,7 +209,7 @@ def test_a_task_has_as_many_dice_as_seeds_are_asked_for():
 
 
 def test_a_group_of_eight_gets_one_start_state_from_trls_own_trainer(tmp_path):
-    model, tokenizer = tiny_qwen()
+    model, tokenizer = cloned_qwen(num_steps=0)
     groups = []
 
     def note(prompts, task, **_):
@@ -228,3 +228,19 @@ def test_a_group_of_eight_gets_one_start_state_from_trls_own_trainer(tmp_path):
     for texts, task in groups:
         assert len(texts) == 8 and {*task} == {task[0]}
         assert {*texts} == {env.reset(options={"state": env.start_states()[task[0]]})[0]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_twenty_updates_by_tool_calls_make_a_tiny_qwen_better(tmp_path):
+    """It has learnt to call the tool, and to call it badly; after fewer steps it forgets calls."""
+    model, tokenizer = cloned_qwen(num_steps=600)
+    trainer = GRPOTrainer(
+        model, args=settings(tmp_path, max_steps=20, max_completion_length=120),
+        train_dataset=Dataset.from_list(tasks(GRID)), processing_class=tokenizer,
+        environment_factory=environment(GRID),
+    )  # fmt: skip
+    rewards = trained(trainer)
+    calls = [r["tools/call_frequency"] for r in trainer.state.log_history if "reward" in r]
+    assert len(rewards) == 20 and sum(rewards[10:]) > sum(rewards[:10])
+    assert sum(calls) / len(calls) > 0.5

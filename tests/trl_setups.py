@@ -1,4 +1,4 @@
-"""Tiny models: a Mistral that has learnt to play a 2x2 grid, and a Qwen 3 that has not."""
+"""Tiny models that have learnt to play a 2x2 grid: a Mistral by chains, a Qwen 3 by tool calls."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,18 @@ from lactchain import EnvironmentConfig, OptimalChains, RandomChains, make_langu
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
+from lactchain_extras.trl import OVER, environment
 
 GRID = EnvironmentConfig(
     kwargs={"size": 2}, template="{x} {y} {orientation} {goal_x} {goal_y}{feedback}",
     max_chain_length=3, max_chains=3, invalid_penalty=-0.5, chain_cost=0.125,
 )  # fmt: skip
 TEMPLATE = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
+CALL = '{"name": "play", "arguments": {"chain": '
+RESPONSE = (
+    "\n<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+)
+NO_THOUGHT = "<think>\n\n</think>\n\n"
 
 
 def lessons(env, count=128):
@@ -72,8 +78,8 @@ def cloned_mistral(folder, num_steps=60):
     return model, tokenizer
 
 
-def qwen_tokenizer(corpus):
-    """Byte-level BPE with Qwen 3's special tokens and template."""
+def qwen_tokenizer(corpus, phrases):
+    """Byte-level BPE with Qwen 3's special tokens and template; constant phrases are one token."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -91,14 +97,48 @@ def qwen_tokenizer(corpus):
         chat_template=TEMPLATE.read_text(),
         padding_side="left",
     )
-    fast.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>"])
+    fast.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>", *phrases])
     return fast
 
 
-def tiny_qwen():
-    """Model and tokenizer of a tiny Qwen 3, which has not learnt anything."""
+def conversations(env, first):
+    """Episodes as texts: what is given, what is said to it, turn by turn."""
+    best, drawn = OptimalChains(env), RandomChains(env.grammar)
+    for number, state in enumerate(env.start_states() * 2):
+        text, _ = env.reset(options={"state": state})
+        given, over = first(text), False
+        for turn in range(env.max_chains):
+            policy = best if (number + turn) % 2 else drawn
+            chain = policy.complete(text, 9 * number + turn)
+            call = f"{NO_THOUGHT}<tool_call>\n{CALL}{chain}}}}}\n</tool_call><|im_end|>"
+            yield given, call
+            text, _, terminated, truncated, _ = env.step(chain)
+            over = terminated or truncated
+            told = f"{text}\n{OVER}" if over else text
+            given += call + RESPONSE.format(told)
+            if over:
+                yield given, f"{NO_THOUGHT}done<|im_end|>"
+                break
+
+
+def cloned_qwen(num_steps=150):
+    """Model and tokenizer of a tiny Qwen 3 that calls the tool with chains."""
     env = make_language_env(GRID)
-    tokenizer = qwen_tokenizer(env.reset(seed=n)[0] for n in range(64))
+    template = TEMPLATE.read_text()
+    plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE()), chat_template=template)
+
+    def first(text):
+        messages, tools = [{"role": "user", "content": text}], [environment(GRID)().play]
+        options = {"add_generation_prompt": True, "tokenize": False}
+        return plain.apply_chat_template(messages, tools=tools, **options)
+
+    rows = list(conversations(env, first))
+    system = first("").split("<|im_start|>")[1].removesuffix("<|im_end|>\n")
+    phrases = [system, CALL, OVER, env.view.bump_feedback, NO_THOUGHT]
+    phrases += [f'"{name}"' for name in env.grammar.action_names]
+    phrases += ["user\n<tool_response>\n", "\n</tool_response>"]
+    tokenizer = qwen_tokenizer((env.reset(seed=n)[0] for n in range(64)), phrases)
+    encode = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Qwen3ForCausalLM(
@@ -109,4 +149,5 @@ def tiny_qwen():
                 eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
             )
         )  # fmt: skip
+    clone(model.train(), [(encode(given), encode(call)) for given, call in rows], num_steps)
     return model, tokenizer
