@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,6 @@ PAIRS = Format(
     | {"seed": pa.uint64(), "state": JSON},
     PreferencePair,
 )
-write_pairs = PAIRS.write
-"""Writes pairs to one parquet file, `prompt chosen rejected` as in TRL; see `Format.write`."""
-read_pairs = PAIRS.read
-"""The pairs of a file, or of each `*.parquet` of a folder; see `Format.read`."""
 DROP_REASONS = {
     "non_finite": "an advantage or a return of the state's completions is NaN or infinite",
     "equal_text": "the state has no two completions that read differently",
@@ -217,6 +214,16 @@ def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -
         f"What helps: {'; '.join(mends)}",
         agree,
     )
+
+
+def write_pairs(path: str | Path, pairs: Sequence[PreferencePair]) -> None:
+    """Writes pairs to one parquet file, `prompt chosen rejected` as in TRL; see `Format.write`."""
+    PAIRS.write(path, pairs)
+
+
+def read_pairs(path: str | Path) -> list[PreferencePair]:
+    """The pairs of a file, or of each `*.parquet` of a folder; see `Format.read`."""
+    return PAIRS.read(path)
 
 
 def _completions(state: Candidates) -> list[RankedCompletion]:

@@ -69,10 +69,16 @@ TRAJECTORIES = Format(
     episode_of,
     _columns_of,
 )
-write_trajectories = TRAJECTORIES.write
-"""Writes episodes to one parquet file; see `Format.write`."""
-read_trajectories = TRAJECTORIES.read
-"""The episodes of a file, or of each `*.parquet` of a folder; see `Format.read`."""
+
+
+def write_trajectories(path: str | Path, trajectories: Sequence[Trajectory]) -> None:
+    """Writes episodes to one parquet file; see `Format.write`."""
+    TRAJECTORIES.write(path, trajectories)
+
+
+def read_trajectories(path: str | Path) -> list[Trajectory]:
+    """The episodes of a file, or of each `*.parquet` of a folder; see `Format.read`."""
+    return TRAJECTORIES.read(path)
 
 
 def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[PreferencePair]:

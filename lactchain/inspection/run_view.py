@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lactchain import plugins
 from lactchain.config.settings import EnvironmentConfig, known_fields
-from lactchain.data.evaluations import (
-    EpisodeResult,
-    StateValues,
-    read_episodes,
-    read_pairs_after,
-    read_values,
-)
+from lactchain.data import evaluations
 from lactchain.data.preferences import read_pairs
 from lactchain.data.sources import read_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
@@ -91,18 +85,18 @@ class RunView:
     @cached_property
     def pairs_after(self) -> dict[int, tuple[float, float]]:
         """How probable the training has left the first pairs: log-probabilities by their place."""
-        return self._read("pairs_after.json", read_pairs_after) or {}
+        return self._read("pairs_after.json", evaluations.read_pairs_after) or {}
 
     @cached_property
-    def values(self) -> StateValues | None:
+    def values(self) -> evaluations.StateValues | None:
         """The critic's values beside the exact ones."""
-        return self._read("values.json", read_values)
+        return self._read("values.json", evaluations.read_values)
 
     @cached_property
-    def episodes(self) -> dict[str, list[EpisodeResult]]:
+    def episodes(self) -> dict[str, list[evaluations.EpisodeResult]]:
         """Evaluations by name: "before" and "after" training, those that there are."""
         names = {"before": "episodes_before.json", "after": "episodes.json"}
-        found = {name: self._read(file, read_episodes) for name, file in names.items()}
+        found = {name: self._read(file, evaluations.read_episodes) for name, file in names.items()}
         return {name: results for name, results in found.items() if results is not None}
 
     @cached_property
@@ -128,7 +122,7 @@ class RunView:
         return {"": self, **self.stages}
 
     @cached_property
-    def results(self) -> dict[int | None, list[EpisodeResult]]:
+    def results(self) -> dict[int | None, list[evaluations.EpisodeResult]]:
         """How each episode of the evaluations went, by round; of a run without rounds, under None.
 
         Where there are only those before and after training, these are rounds 0 and 1.
