@@ -17,19 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig, PreferenceConfig, RunConfig, SamplerConfig
-from lactchain.data import alarms
+from lactchain.data import alarms, preferences
 from lactchain.data.candidates import sample_candidates, some_after_completion
 from lactchain.data.episodes import RecordedText, go_round, recorded_texts, sampled_states
 from lactchain.data.evaluations import time_metrics
 from lactchain.data.parquet import work_through
-from lactchain.data.preferences import (
-    DROP_REASONS,
-    PAIRS,
-    Candidates,
-    is_flat,
-    make_pairs,
-    require_pairs,
-)
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.extractors import Chain
@@ -169,17 +161,17 @@ def make_preferences(
         candidates = sample_candidates(
             policy, rollouts, part, settings.num_candidates, shard_seed, critic, explorers, legal
         )
-        pairs, dropped = make_pairs(candidates, min_margin=settings.min_margin)
+        pairs, dropped = preferences.make_pairs(candidates, min_margin=settings.min_margin)
         tally = rollouts.tally - before + _completion_counts(candidates, env)
         tally["num_form"] += sum(not isinstance(env.read(pair.rejected), Chain) for pair in pairs)
-        tally["num_flat"] += sum(is_flat(c, settings.min_margin) for c in candidates)
+        tally["num_flat"] += sum(preferences.is_flat(c, settings.min_margin) for c in candidates)
         return pairs, tally + Counter({f"dropped_{reason}": n for reason, n in dropped.items()})
 
     with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         size, title = settings.states_per_shard, "preference pairs"
-        pairs, tally = work_through(Path(place), states, size, make, PAIRS, title)
-    dropped = {reason: tally[f"dropped_{reason}"] for reason in DROP_REASONS}
-    require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
+        pairs, tally = work_through(Path(place), states, size, make, preferences.PAIRS, title)
+    dropped = {reason: tally[f"dropped_{reason}"] for reason in preferences.DROP_REASONS}
+    preferences.require_pairs(pairs, {reason: count for reason, count in dropped.items() if count})
     figures = _figures(pairs, tally, len(states)) | time_metrics(tally)
     figures["pairs/no_spread_rate"] = tally["num_flat"] / len(states)
     if env.grammar.max_chain_length > 1:
@@ -206,7 +198,9 @@ def _states_to_ask(
     return go_round(asked, recorded, seed) + others
 
 
-def _completion_counts(candidates: Sequence[Candidates], env: LanguageEnv) -> Counter[str]:
+def _completion_counts(
+    candidates: Sequence[preferences.Candidates], env: LanguageEnv
+) -> Counter[str]:
     """How the policy itself answers, and the actions of all that is played, explorers' too."""
     texts = [action.text for c in candidates for action in c.actions]
     read = {text: env.extractor.parse(text) for text in set(texts)}
