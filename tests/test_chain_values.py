@@ -10,16 +10,12 @@ import pytest
 from dice_worlds import lottery
 from script_setups import COLLECT, PREFERENCES, Finds, Says, config_of, run_here
 
-from lactchain import Action, FunctionPolicy, Policy, PreferenceConfig
-from lactchain.config.settings import EnvironmentConfig
+from lactchain import Action, EnvironmentConfig, FunctionPolicy, Policy, Rollouts, make_pairs
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.chain_values import PLAYS_PER_COMPLETION, Plays, expected_worth
 from lactchain.data.episodes import RecordedText
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import expected_figures
-from lactchain.data.preferences import make_pairs, read_pairs
-from lactchain.data.rollouts import Rollouts
-from lactchain.data.sources import read_trajectories
 from lactchain.environments.chance import within_chains
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
@@ -27,7 +23,6 @@ from lactchain.environments.scripted import RandomChains, RememberingPolicy
 from lactchain.environments.views import Outcome, shipped_view, tabular_model
 from lactchain.errors import ConfigError
 from lactchain.functional.random_streams import derive_seed
-from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.types import Discount
 from lactchain_extras.wordle.env import CLUES_TEMPLATE, Wordle
@@ -114,24 +109,6 @@ def test_a_text_of_a_game_is_worth_the_same_by_whichever_guesses_it_came_about()
     said = [rollouts.env.grammar.render([number]) for number in range(3)]
     found = candidates_in(rollouts, RecordedText("read", tuple(games)), said, None)
     assert list(found.returns) == [-1, -1, 0]
-
-
-def test_pairs_of_a_pipeline_are_asked_in_the_games_of_its_critic(tmp_path):
-    preferences = replace(PREFERENCES, share_after_completion=0.75, min_margin=0.0, num_states=48)
-    config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
-    config = replace(
-        config,
-        environment=replace(FEW, template="brief"),
-        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
-        simpo=replace(config.simpo, preferences=preferences),
-        evaluation=replace(config.evaluation, num_episodes_per_start=8),
-    )
-    assert run_here("run_pipeline", config)["num_rounds"] == 1
-    games = read_trajectories(tmp_path / "run/round_1/critic/trajectories")
-    texts = {text for game in games for text in game.observations[1:-1]}
-    prompts = [pair.prompt for pair in read_pairs(tmp_path / "run/round_1/simpo/pairs")]
-    first = [prompt for prompt in prompts if prompt.startswith("6")]
-    assert first and len(first) < len(prompts) and set(prompts) - set(first) <= texts
 
 
 def test_a_warm_start_in_wordle_clones_words_that_fit_what_is_shown_in_other_words():
@@ -251,17 +228,6 @@ def test_equal_completions_to_equal_states_share_their_plays():
     found = sample_candidates(Says(*TICKETS), rollouts, states, 4, 0, None)
     assert len({candidates.returns for candidates in found}) == 1
     assert rollouts.tally["num_plays"] == 4 * (2 + PLAYS_PER_COMPLETION)
-
-
-def test_pairs_of_a_world_with_dice_prefer_the_better_ticket_and_say_how_often_was_played():
-    policy = FunctionPolicy(lambda text, seed: TICKETS[seed % 4], draws=True)
-    settings = PreferenceConfig(num_states=40, num_candidates=6, states_per_shard=20)
-    pairs, figures = make_preferences(policy, None, LOTTERY, settings)
-    numbers = [(int(pair.chosen[9]), int(pair.rejected[9])) for pair in pairs]
-    assert len(pairs) > 30 and all(best > worst for best, worst in numbers)
-    assert figures["pairs/plays_per_state"] == figures["pairs/num_plays"] / 40
-    assert figures["num_env_steps"] > 40 * 6
-    assert figures["pairs/num_plays"] > 2 * 4 * PLAYS_PER_COMPLETION
 
 
 @pytest.mark.parametrize("longest", [1, 3])

@@ -1,6 +1,5 @@
 """Optima over chains in worlds with chance, against numbers by hand and against play."""
 
-import tracemalloc
 from dataclasses import replace
 
 import gymnasium as gym
@@ -8,12 +7,10 @@ import numpy as np
 import pytest
 from dice_worlds import BOLD, CAREFUL, bridge
 
-from lactchain import FunctionPolicy
-from lactchain.config.settings import EnvironmentConfig
+from lactchain import EnvironmentConfig, FunctionPolicy, Rollouts, evaluate, language_env
 from lactchain.data.chain_values import expected_worth
-from lactchain.data.episodes import Episode, all_episodes
+from lactchain.data.episodes import all_episodes
 from lactchain.data.exact_values import expected_figures
-from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.chance import best_chains, best_values, within_chains
 from lactchain.environments.exact import (
     all_chains,
@@ -22,7 +19,6 @@ from lactchain.environments.exact import (
     pad_chains,
     policy_values,
 )
-from lactchain.environments.language import language_env
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
 from lactchain.types import Discount
@@ -101,27 +97,6 @@ def test_best_values_are_found_where_there_are_too_many_chains():
     )
 
 
-@pytest.mark.parametrize(
-    ("env_id", "kwargs", "cost"),
-    [("FrozenLake-v1", {}, 0.0), ("FrozenLake-v1", {"success_rate": 0.8}, 0.05),
-     ("CliffWalking-v1", {"is_slippery": True}, 2.0)],
-)  # fmt: skip
-def test_optimal_chains_earn_in_play_what_they_are_worth(env_id, kwargs, cost):
-    """Within four standard errors of the mean return of 150 episodes, in three states."""
-    config = EnvironmentConfig(
-        env_id, kwargs, max_chain_length=2, max_chains=200, chain_cost=cost
-    )  # of the value after Gymnasium's hundred steps .9 ** 100 is left
-    rollouts = Rollouts(config, num_envs=1)
-    model, policy = tabular_model(rollouts.env.env), OptimalChains(rollouts.env, gamma=0.9)
-    values, _ = best_chains(model, 2, 0.9, chain_cost=cost)
-    for row in (0, 5, 10):
-        state = model.non_terminal_states[row]
-        played = rollouts.play(policy, [Episode(seed, state) for seed in range(150)])
-        returns = [trajectory.returns(0.9)[0] for trajectory in played]
-        error = np.std(returns) / np.sqrt(len(returns))
-        assert values[row] == pytest.approx(np.mean(returns), abs=4 * error + 1e-3)
-
-
 def answers(text):
     """What is said depends on the state, on a bump, and on a refusal."""
     if "changed" in text:
@@ -169,19 +144,6 @@ def test_expected_figures_end_where_gymnasium_ends_an_episode():
     assert expected_figures(policy, lake)["optimum_success"] > figures[1]["optimum_success"] + 0.05
 
 
-@pytest.mark.parametrize(
-    ("env_id", "kwargs"), [("FrozenLake-v1", {}), ("CliffWalking-v1", {"is_slippery": True})]
-)
-def test_the_best_policy_is_the_optimum_and_a_worse_one_a_share_of_it(env_id, kwargs):
-    env = language_env(env_id, kwargs, max_chain_length=2, max_chains=30)
-    best = expected_figures(OptimalChains(env), env)
-    assert best["of_optimum"] == pytest.approx(1)
-    assert best["expected_success"] <= best["optimum_success"]
-    assert best["expected_return"] <= best["optimum_return"]
-    worse = expected_figures(FunctionPolicy(lambda text: '["right"]'), env)
-    assert 0 <= worse["of_optimum"] < 0.6
-
-
 @pytest.mark.parametrize("penalty", [0.0, -200.0])
 def test_silence_is_no_way_to_the_optimum_where_steps_cost(penalty):
     kwargs = {"is_slippery": True}
@@ -214,19 +176,6 @@ def test_what_chains_are_worth_by_hand():
         second = 1 / 9 * (0.5 if discount_per == "action" else 1.0)
         after = discount * (2 * 2 / 9 + 2 * 1 / 9)
         np.testing.assert_allclose(worth[1], (1 / 3 + second - 0.1,) * 2 + np.array((0, after)))
-
-
-def test_copies_of_a_chain_are_worth_the_same_and_take_no_room():
-    """Those of four chains on the 8x8 lake; a row of reachable states takes a kilobyte."""
-    env = language_env("FrozenLake-v1", {"map_name": "8x8"}, max_chain_length=1)
-    states, chains = [{"state": 9}] * 4, [(0,), (1,), (2,), (3,)]
-    once = expected_worth(env, states, chains, None, Discount(0.9))
-    tracemalloc.start()
-    often = expected_worth(env, states * 5_000, chains * 5_000, None, Discount(0.9))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    np.testing.assert_array_equal(often, np.tile(once, (5_000, 1)))
-    assert peak < 8e6  # 20 MB for the rows alone, each for itself
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
+from script_setups import GRID, config_of, run_here
 
-from lactchain import ConfigError, GridWorld, OptimalChains, language_env
-from lactchain.data.exact_values import can_enumerate
+from lactchain import ConfigError, Episode, GridWorld, OptimalChains, Rollouts, Run, language_env
+from lactchain.config.settings import ActorConfig, CriticConfig
+from lactchain.data.evaluations import read_values
+from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
 from lactchain.environments.exact import (
     all_chains,
     optimal_chains,
@@ -16,7 +19,12 @@ from lactchain.environments.exact import (
     policy_values,
     shortest_paths,
 )
+from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
+from lactchain.functional.random_streams import derive_seed
+from lactchain.models.actor import LanguageActor
+from lactchain.models.critic import EmbeddingCritic
+from lactchain.stages.train_critic import measure_values
 from lactchain.stages.world_facts import size_of_model
 
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
@@ -84,29 +92,6 @@ def test_gymnasium_worlds_have_their_known_values():
     assert optimal_values(slippery, 1.0)[0] == pytest.approx(14 / 17)
 
 
-@pytest.mark.parametrize(
-    ("env_id", "kwargs", "num_states"),
-    [(TAXI, {"is_rainy": True}, 400), ("CliffWalking-v1", {"is_slippery": True}, 37),
-     ("FrozenLake-v1", {"success_rate": 0.8}, 11)],
-)  # fmt: skip
-def test_worlds_with_dice_have_the_values_of_their_table(env_id, kwargs, num_states):
-    """Second implementation: Bellman's equation written out over Gymnasium's own table."""
-    env = gym.make(env_id, **kwargs)
-    model, table, gamma = tabular_model(env), env.unwrapped.P, 0.7
-    assert not model.deterministic and len(model.non_terminal) == num_states
-    values = dict.fromkeys(table, 0.0)
-    for _ in range(110):  # 0.7 ** 110 of a reward of 100 is less than 1e-14
-        values = {
-            state: max(
-                sum(p * (r + gamma * values[s] * (not over)) for p, s, r, over in outcomes)
-                for outcomes in actions.values()
-            )
-            for state, actions in table.items()
-        }
-    expected = [values[state["state"]] for state in model.non_terminal_states]
-    np.testing.assert_allclose(optimal_values(model, gamma), expected, atol=1e-9)
-
-
 @pytest.mark.extras
 def test_a_passenger_who_changes_his_mind_is_in_no_table():
     with pytest.raises(ValueError, match="expected an exact model, that of"):
@@ -158,33 +143,6 @@ def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, di
     np.testing.assert_allclose(exact, values, rtol=1e-9, atol=1e-12)
 
 
-def test_policy_values_of_a_stochastic_world_equal_products_of_its_matrices():
-    """Second implementation: dense transition matrices multiplied along each chain."""
-    world = gym.make("FrozenLake-v1").unwrapped
-    model = tabular_model(world)
-    move, earn = np.zeros((4, 16, 16)), np.zeros((4, 16))
-    for state, actions in world.P.items():
-        for action, outcomes in actions.items():
-            for p, successor, reward, terminated in outcomes:
-                earn[action, state] += p * reward
-                move[action, state, successor] += p * (not terminated)
-    gamma, chains = 0.9, pad_chains(all_chains(4, 3))
-    probabilities = random_policy(11, chains, invalid=0.1)
-    numbers = [state["state"] for state in model.non_terminal_states]
-    transition, expected = 0.1 * gamma * np.eye(16), np.zeros(16)
-    for column, chain in enumerate(chains):
-        reach, total = np.eye(16), np.zeros(16)
-        for action in chain[chain >= 0]:
-            total += reach @ earn[action]
-            reach = gamma * reach @ move[action]
-        chosen = np.zeros(16)
-        chosen[numbers] = probabilities[:, column]
-        expected += chosen * total
-        transition += chosen[:, None] * reach
-    values = np.linalg.solve(np.eye(16) - transition, expected)[numbers]
-    np.testing.assert_allclose(policy_values(model, chains, probabilities, gamma), values)
-
-
 def test_what_has_no_answer_is_refused():
     model = tabular_model(GridWorld(**CORRIDOR))
     chains, turning = pad_chains(all_chains(2, 1)), np.tile([0.0, 1.0], (4, 1))
@@ -210,3 +168,69 @@ def test_what_has_no_answer_is_refused():
     endless = replace(model, reward=np.ones_like(model.reward))
     with pytest.raises(ValueError, match="converge"):
         optimal_values(endless, 1.0, max_iterations=100)
+
+
+NUM_EPISODES = 150
+
+
+@pytest.fixture(scope="module")
+def actor(weights):
+    config = ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
+    return LanguageActor.from_config(config, make_language_env(GRID).grammar)
+
+
+@pytest.mark.parametrize("discount_per", ["action", "chain"])
+def test_exact_values_agree_with_play(actor, weights, discount_per, tmp_path):
+    """Within three standard errors of the mean return of 150 episodes, in three states."""
+    world = {"size": 2, "reward": "founding", "max_steps": 1000}
+    config = replace(GRID, kwargs=world, max_chains=500, chain_cost=0.5)
+    rollouts, numbers = Rollouts(config, num_envs=3 * NUM_EPISODES), (0, 22, 47)
+    critic = EmbeddingCritic.from_config(
+        CriticConfig(str(weights / "encoder"), gamma=0.9, discount_per=discount_per)
+    )
+    policy = exact_policy(actor, rollouts.env, tmp_path)
+    values = critic_against_exact(critic, policy, rollouts.env)
+    assert len(values.states) == 48 and values.critic == (0.0,) * 48
+    episodes = [
+        Episode(derive_seed(number, "play", i), values.states[number])
+        for number in numbers
+        for i in range(NUM_EPISODES)
+    ]
+    played = rollouts.play(actor, episodes)
+    assert all(t.terminated for t in played)
+    returns = np.reshape([t.returns(0.9, discount_per)[0] for t in played], (3, NUM_EPISODES))
+    for number, earned in zip(numbers, returns, strict=True):
+        error = np.std(earned) / np.sqrt(NUM_EPISODES)
+        assert values.exact[number] == pytest.approx(np.mean(earned), abs=3 * error)
+
+
+def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weights, tmp_path):
+    config = config_of("train_critic", weights, tmp_path / "run")
+    summary = run_here("train_critic", config)
+    values = read_values(tmp_path / "run" / "values.json")
+    assert summary["critic_r2"] == pytest.approx(values.r2)
+    assert summary["critic_rmse"] == pytest.approx(values.rmse)
+    critic = EmbeddingCritic.load(tmp_path / "run" / "critic")
+    env = make_language_env(GRID)
+    texts = [env.reset(options={"state": state})[0] for state in values.states]
+    np.testing.assert_allclose(values.critic, critic.values(texts), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compare_with_exact": False},
+        {"actor": {"decoding": "free", "max_new_tokens": 4}},
+        {"critic": {"mode": "action_value"}},
+        {"environment": {"max_chain_length": 12}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_where_values_cannot_be_computed_none_are_claimed(weights, tmp_path, changes):
+    config = config_of("train_critic", weights, tmp_path / "run")
+    for name, change in changes.items():
+        value = replace(getattr(config, name), **change) if isinstance(change, dict) else change
+        config = replace(config, **{name: value})
+    with Run.open(tmp_path / "run", config) as run:
+        assert measure_values(config, run) == {}
+    assert not (tmp_path / "run" / "values.json").exists()

@@ -6,23 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image
 from script_setups import GRID, config_of, run_here
 from transformers import AutoTokenizer
 
 import lactchain
+from lactchain import DataError, EmbeddingCritic, Run, make_language_env, read_pairs, write_pairs
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, GuidedActorConfig, recast
-from lactchain.data.preferences import read_pairs, write_pairs
+from lactchain.data.chain_values import expected_worth
 from lactchain.data.samples import SAMPLES
 from lactchain.environments.exact import optimal_values
-from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RememberingPolicy
 from lactchain.environments.views import tabular_model
-from lactchain.errors import DataError
-from lactchain.models.critic import EmbeddingCritic
-from lactchain.runs.run import Run
 from lactchain.stages.evaluate import EvaluateConfig, evaluate_actor
-from lactchain.types import Action, PreferencePair
+from lactchain.types import Action, Discount, PreferencePair
 from lactchain_extras.explorer import recording
 from lactchain_extras.explorer.inspections import CANDIDATES, read_inspection
 from lactchain_extras.explorer.recording import (
@@ -184,11 +180,6 @@ def test_a_run_is_opened_with_its_models_its_pairs_and_its_answers(pipeline):
         run.critic(3)
 
 
-def test_a_run_leaves_a_picture_of_a_start_state_before_and_after(pipeline):
-    with Image.open(f"{pipeline[1]}/episode.gif") as picture:
-        assert picture.width == 2 * 180 and 1 < picture.n_frames <= 48
-
-
 def test_a_run_that_was_killed_ends_with_the_same_inspections(pipeline, weights, tmp_path):
     run = shutil.copytree(pipeline[1], tmp_path / "run", symlinks=True)
 
@@ -226,19 +217,6 @@ def test_many_start_states_are_sampled_the_same_in_all_rounds(pipeline, tmp_path
     assert first.answers.to_pylist() == [rows[n] for n in first.answers["state_id"].to_pylist()]
     places = set(first.answers["state_id"].to_pylist())
     assert set(first.candidates["state_id"].to_pylist()) == places
-
-
-def expected_reward(table, state, chain):
-    """E[Σ γ^j r_j] of a chain that is played open loop, over all that may come of its actions."""
-    at, total = {state: 1.0}, 0.0
-    for step, action in enumerate(chain):
-        after = {}
-        for here, share in at.items():
-            for chance, there, reward, over in table[here][action]:
-                total += GAMMA**step * share * chance * reward
-                after[there] = after.get(there, 0.0) + share * chance * (not over)
-        at = after
-    return total
 
 
 def record(weights, folder, world):
@@ -288,33 +266,27 @@ def test_where_dice_are_thrown_a_completion_is_worth_what_can_be_expected(weight
         PreferencePair(last, '["down", "right"]', "right"),
     ]
     write_pairs(stage / "simpo/pairs/0.parquet", pairs)
-    found, table = record(weights, tmp_path, lake), env.env.unwrapped.P
+    found = record(weights, tmp_path, lake)
     assert found.meta["critic"] == str(tmp_path / "critic")
     assert found.answers["shortest"].null_count == found.answers.num_rows == 11
     paired = {r["completion"]: r for r in found.candidates.to_pylist() if r["count"] == 0}
     assert paired.pop("right")["score"] == 0  # no chain
     assert paired['["right"]']["score"] == pytest.approx(1 / 3)
-    for text, row in paired.items():
-        chain = env.extractor.parse(text).actions
-        assert row["score"] == pytest.approx(expected_reward(table, 14, chain))
-    assert len(paired) == 3
+    chains = [env.extractor.parse(text).actions for text in paired]
+    worth = expected_worth(env, [{"state": 14}] * 3, chains, None, Discount(GAMMA))
+    assert [row["score"] for row in paired.values()] == pytest.approx(worth[:, 0])
 
 
 def test_values_of_the_best_chains_pay_for_each_completion():
     """From (0, 1) looking up the goal (0, 0) is one step away; looking down, three."""
     near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
     states = [near, near | {"orientation": 2}]
-    env = make_language_env(replace(GRID, chain_cost=0.25))
-    free = make_language_env(GRID)
-    assert best_values(free, states, 0.9, "action").tolist() == pytest.approx([1, 0.81])
-    assert best_values(env, states, 0.9, "action").tolist() == pytest.approx([0.75, 0.56])
-    assert best_values(env, states, 0.9, "chain").tolist() == pytest.approx([0.75, 0.75])
-    short = make_language_env(replace(GRID, chain_cost=0.25, max_chain_length=2))
+    env = make_language_env(replace(GRID, chain_cost=0.25, max_chain_length=2))
     two = -0.25 + 0.81 * (1 - 0.25)  # two turns, and then the step
-    assert best_values(short, states, 0.9, "action").tolist() == pytest.approx([0.75, two])
+    assert best_values(env, states, 0.9, "action").tolist() == pytest.approx([0.75, two])
+    two = -0.25 + 0.9 * (1 - 0.25)
+    assert best_values(env, states, 0.9, "chain").tolist() == pytest.approx([0.75, two])
     assert best_values(env, states, 1.0, "action") is None
-    wordle = make_language_env(EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance"))
-    assert best_values(wordle, wordle.start_states(), 0.9, "action") is None
 
 
 def test_the_likeliest_completions_are_kept_and_all_of_pairs():

@@ -2,11 +2,9 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from trajectories import trajectory
 
 from lactchain.functional import losses, tokens
 
@@ -51,21 +49,6 @@ def test_token_logprobs_equal_log_softmax():
 
 def tensor(*numbers):
     return torch.tensor(numbers, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("terminated", [True, False])
-def test_returns_are_a_sum_over_all_actions_that_follow(terminated):
-    """Σ_j γ^j r_j over the actions from each chain on, and what the last state is worth."""
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        lengths = rng.integers(1, 6, size=rng.integers(1, 7))
-        chains = [rng.normal(size=length).tolist() for length in lengths]
-        texts, said = ["s"] * (len(chains) + 1), ["a"] * len(chains)
-        infos = [{}, *({"rewards": r, "executed": ["forward"] * len(r)} for r in chains)]
-        episode = trajectory(texts, said, map(sum, chains), infos, terminated=terminated)
-        for t, value in enumerate(episode.returns(0.9, final_value=3.0)):
-            rewards = [*sum(chains[t:], []), 0.0 if terminated else 3.0]
-            assert value == pytest.approx(sum(0.9**j * r for j, r in enumerate(rewards)))
 
 
 def advantages(r, d, values):
