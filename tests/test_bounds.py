@@ -1,4 +1,4 @@
-"""Bounds of config fields are kept and told by --help; tunables are set within theirs only."""
+"""Bounds of config fields are kept; tunables are set within theirs only."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,19 +6,9 @@ from typing import Annotated
 
 import pytest
 
-from lactchain import ConfigError, dump, parse
-from lactchain.config.bounds import (
-    AtLeast1,
-    Bound,
-    Bounded,
-    Positive,
-    Share,
-    Tunable,
-    tunable,
-    tunable_values,
-    tunables,
-    with_tunables,
-)
+from lactchain import ConfigError
+from lactchain.config.bounds import AtLeast1, Bound, Bounded, Positive, Share
+from lactchain.config.tunable import Tunable, tunable, tunable_values, tunables, with_tunables
 
 
 @dataclass(frozen=True)
@@ -39,14 +29,6 @@ class Part(Bounded):
     """How wide."""
 
 
-@dataclass(frozen=True)
-class Whole:
-    """A whole."""
-
-    part: Part = Part()
-    other: Part | None = None
-
-
 @pytest.mark.parametrize(
     ("field", "refused", "taken", "said"),
     [
@@ -64,31 +46,6 @@ def test_a_number_beyond_its_bound_is_refused_and_one_within_is_taken(field, ref
     with pytest.raises(ValueError, match=f"^{field}: expected {said}$"):
         replace(Part(), **{field: refused})
     assert getattr(replace(Part(), **{field: taken}), field) == taken
-
-
-def test_a_refusal_names_the_whole_key_on_the_command_line_and_in_files(tmp_path):
-    with pytest.raises(ConfigError, match=r"^part.rate: expected a number above 0, got -1.0$"):
-        parse(Whole, ["--part.rate", "-1"])
-    (tmp_path / "some.yaml").write_text("other: {count: 0}")
-    with pytest.raises(ConfigError, match=r"^other.count: expected at least 1, got 0$"):
-        parse(Whole, ["--config", str(tmp_path / "some.yaml")])
-    config = Whole(part=Part(limit=4, widths=(1, 2)))
-    (tmp_path / "some.yaml").write_text(dump(config))
-    assert parse(Whole, ["--config", str(tmp_path / "some.yaml")]) == config
-
-
-def test_help_tells_the_bounds_in_plain_words(capsys):
-    with pytest.raises(SystemExit):
-        parse(Whole, ["--help"])
-    told = " ".join(capsys.readouterr().out.split())
-    for field in (
-        "How many. (type: int, at least 1, default: 3)",
-        "How long. (type: float, a number in [0, 1), default: 0.5)",
-        "(type: Optional[int, at least 1], default: null)",
-        "(type: tuple[int, at least 1, ...], default: (8,))",
-    ):
-        assert field in told
-    assert "Annotated" not in told
 
 
 @dataclass(frozen=True)

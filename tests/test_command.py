@@ -2,7 +2,6 @@
 
 import json
 import re
-import resource
 import shlex
 import signal
 import subprocess
@@ -32,11 +31,8 @@ def run(*words: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(words, capture_output=True, text=True, **options)
 
 
-def test_alone_it_lists_every_script_in_a_line_within_a_second():
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def test_alone_it_lists_every_script_in_a_line():
     alone = run()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
     listed = re.findall(r"^  (\w+) +([A-Z].+\.)$", alone.stdout, re.MULTILINE)
     assert [name for name, _ in listed] == NAMES
     assert (alone.returncode, alone.stderr) == (0, "")

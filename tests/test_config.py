@@ -4,7 +4,7 @@ import json
 import resource
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lactchain import ConfigError, dump, parse
 from lactchain.config import settings
-from lactchain.config.parsing import differences, keys, load, take_options, to_dict, typed_modules
+from lactchain.config.parsing import differences, keys, take_options, typed_modules
 
 
 @dataclass(frozen=True)
@@ -79,21 +79,15 @@ def test_an_optional_part_is_opened_and_closed_from_either_side(tmp_path):
         ("--critic null", "critic: expected settings below it, such as --critic.NAME, got null"),
         ("--config=", "--config: expected the name of a configuration, or a file, got nothing"),
         ("--run.threads 1.0", "run.threads: expected int or null, got 1.0"),
-        ("--training.learning_rate .inf", "learning_rate: expected a number above 0, got inf"),
-        ("--run.see 3", "run.see: no such key"),
         ("--actor.strategy founder", "got 'founder'; did you mean founding?"),
         ("--actor.strategy xyzzy", "actor.strategy: expected one of none, direct, "),
         ("run: {report_to: wandb}", "run.report_to: expected a list, such as '[first, second]'"),
-        ("--critic.lora.rank 1", "critic.lora.rank: no such key"),
         ("critic: {lora: {rr: 1}}", "critic.lora.rr: no such key; did you mean critic.lora.r"),
         ("zzz: 1", "zzz: no such key"),
-        ("--run.seed 1.5", "run.seed: expected int, got 1.5"),
         ("run: {seed: true}", "run.seed: expected int, got True"),
         ("--critic.lora.r x", "critic.lora.r: expected int, got x"),
-        ("critic: {lora: {r: x}}", "critic.lora.r: expected int, got x"),
         ("--critic.mode q", "critic.mode: expected one of value, action_value, got q"),
         ("--critic.gamma 3", "critic.gamma: expected a number in (0, 1], got 3.0"),
-        ("--run.seed -1", "run.seed: expected a number in [0, 2**32), got -1"),
         ("--run.report_to [mlflow]", "run.report_to: expected names of ['tensorboard', "),
         ("--training.max_steps 0", "training.max_steps: expected -1 or more than 0, got 0"),
         ("[1, 2]", "expected a YAML mapping, got list"),
@@ -140,36 +134,8 @@ def test_help_says_what_each_field_means(capsys):
         parse(Config, ["--help"], description="First line.\n\n  kept indentation")
     shown = capsys.readouterr().out
     assert "First line.\n\n  kept indentation" in shown
-    assert "Discount, in (0, 1]." in shown
-
-
-WHOLE = st.characters(exclude_categories=["Cs"], exclude_characters="\0")  # a C text ends at 0
-TEXTS = st.text(WHOLE, min_size=1, max_size=20)
-NUMBERS = st.floats(1e-300, 1e300)
-
-
-@hypothesis_settings(max_examples=12, deadline=None)
-@given(
-    text=TEXTS | st.sampled_from(["1e-5", "null", "true", "1:30", "- a", "{x}", "#", "a: b"]),
-    rate=NUMBERS,
-    extra=st.dictionaries(
-        st.from_regex("[a-z][a-z_]{1,8}", fullmatch=True),
-        TEXTS | NUMBERS | st.booleans(),
-        max_size=3,
-    ),
-)
-def test_dump_reads_back_as_the_same_configuration(tmp_path_factory, text, rate, extra):
-    default = Config()
-    config = replace(
-        default,
-        environment=replace(default.environment, id=text),
-        actor=replace(default.actor, adapter=text),
-        training=replace(default.training, learning_rate=rate, extra=extra),
-    )
-    path = tmp_path_factory.getbasetemp() / "roundtrip.yaml"
-    path.write_text(dump(config), encoding="utf-8")
-    assert parse(Config, ["--config", str(path)]) == config
-    assert load(path) == to_dict(config)
+    told = " ".join(shown.split())
+    assert "Discount, in (0, 1]." in told and "a number in (0, 1]" in told
 
 
 def test_differences_are_dotted_keys_with_both_values():
@@ -306,7 +272,7 @@ def test_whatever_is_given_is_a_configuration_or_one_line_and_runs_nothing(
             assert "\n" not in str(error) and len(str(error)) < 1_500
         else:
             again.write_text(dump(config), "utf-8", "surrogatepass")
-            assert dump(parse(Config, ["--config", str(again)])) == dump(config)
+            assert repr(parse(Config, ["--config", str(again)])) == repr(config)  # nan is nan
         assert time.process_time() - began < 2 and peak_bytes() - memory < 200 * 2**20
         assert FOREIGN not in sys.modules
 
