@@ -1,5 +1,6 @@
 """What the pages say is what is there: links, paths, settings, commands, tables, code, the tree."""
 
+import ast
 import inspect
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 import tomllib
 import types
 import typing
+from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import cache
 from itertools import pairwise
@@ -22,10 +24,9 @@ from pages import BY_PATH, MANUAL, PAGES, README, RECORDS, ROOT, Page, names
 from script_setups import SHAPE, config_class
 
 import lactchain
-from lactchain import EnvironmentConfig, LactChainError, errors, parse
+from lactchain import EnvironmentConfig, GuidedActorConfig, LactChainError, errors, parse
 from lactchain.command import arguments_of
 from lactchain.config.parsing import keys
-from lactchain.config.settings import GuidedActorConfig
 from lactchain.config.strategies import STRATEGIES
 from lactchain.data.alarms import RULES
 from lactchain.data.base_models import prepare_tiny_actor
@@ -183,21 +184,6 @@ def test_alarms_are_those_of_the_rules():
     assert RUNS.table("Alarms", "alarm") == rules
 
 
-def test_the_fields_of_the_grid_world_are_listed():
-    rows = PROMPTS.table("State", "field")
-    env = lactchain.make_language_env(EnvironmentConfig())
-    observation, info = env.env.reset()
-    described = env.view.describe(env.env, observation, info)
-    assert [n for row in rows for n in names(row[0])] == [*described, "feedback"]
-    state = {"x": 2, "y": 0, "orientation": 3, "goal_x": 3, "goal_y": 1}
-    observation, info = env.env.reset(options={"state": state})
-    shown = {name: str(v) for name, v in env.view.describe(env.env, observation, info).items()}
-    for row in rows[:-1]:
-        examples = re.findall(r"`(.+?)`", row[1])
-        assert [shown[name] for name in names(row[0])] == examples
-    assert env.view.bump_feedback in rows[-1][1]
-
-
 def choices(config: type, key: str) -> list[str]:
     return [*typing.get_args(typing.get_type_hints(config)[key])]
 
@@ -332,3 +318,55 @@ def test_the_site_is_built_without_a_warning(root, tmp_path):
         [*build, root / "docs", tmp_path / "site"], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# --- the lines of docs/errors.md: each can end a script, with the exit code of its row ------------
+
+PAGE = BY_PATH["docs/errors.md"]
+CODE_FOLDERS = "lactchain", "lactchain_extras", "scripts"
+SOURCES = [file for name in CODE_FOLDERS for file in (ROOT / name).rglob("*.py")]
+CLASSES = {
+    name: value
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, LactChainError) and value != LactChainError
+}
+
+
+def message_of(said: ast.expr) -> str:
+    """The text of a message, … in the place of what is filled in."""
+    parts = said.values if isinstance(said, ast.JoinedStr) else [said]
+    return "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in parts)
+
+
+def messages() -> Iterator[tuple[int, str]]:
+    """The exit code and the words of every error that is made somewhere."""
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            name = node.func.id if isinstance(getattr(node, "func", None), ast.Name) else ""
+            if name in CLASSES and name != "Interrupted" and node.args:
+                yield CLASSES[name].exit_code, message_of(node.args[-1])
+
+
+def explained() -> list[tuple[int, str]]:
+    """The exit code, 0 for none, and the quoted words of each row of the page."""
+    found = []
+    for heading, text in PAGE.sections.items():
+        (of_section,) = re.findall(r"exit code (\d)", heading) or ["0"]
+        for row in re.findall(r"^\| ((?:[\d, ]+ \| )?`.+?) \|", text, re.MULTILINE):
+            code, _, cell = row.rpartition(" | ") if row[0].isdigit() else (of_section, "", row)
+            found += [(int(code.split(",")[0]), quoted) for quoted in re.findall(r"`(.+?)`", cell)]
+    return found
+
+
+MADE = list(messages())
+TEXT = "\n".join(source.read_text(encoding="utf-8") for source in SOURCES)
+CODE = re.sub(r'"\s+f?"', "", re.sub(r"\{[^{}]*\}", "…", TEXT))
+"""Strings are joined over lines, and … stands for what they fill in."""
+
+
+def test_a_line_of_the_page_is_explained_once_and_said_with_that_exit_code():
+    lines = explained()
+    assert len({quoted for _, quoted in lines}) == len(lines) > 40
+    for code, quoted in lines:
+        codes = {made for made, text in MADE if quoted in text}
+        assert code in codes or (quoted in CODE and not codes), quoted
