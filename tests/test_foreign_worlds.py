@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 from openenv_servers import running_world
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.episodes import Episode
+from lactchain import ConfigError, EnvironmentConfig, Episode, Rollouts, make_language_env
 from lactchain.data.evaluations import collection_metrics
-from lactchain.data.rollouts import Rollouts
-from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError
 from lactchain.types import FunctionPolicy
 from lactchain_extras.ecosystems import free_text
 from lactchain_extras.trl import tasks
