@@ -1,7 +1,6 @@
 """An exported actor or critic is the trained one, in one folder that needs no adapters."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -103,15 +102,6 @@ def test_an_actor_without_an_adapter_is_rounded_only(base, tmp_path):
     assert facts.keys() == {"num_parameters", "dtype"}
     models = [load_actor(ActorConfig(str(f)))[0] for f in (base, tmp_path / "model")]
     assert torch.equal(*map(logprobs, models))
-
-
-def test_what_cannot_be_merged_is_refused(base, adapter, tmp_path):
-    other = shutil.copytree(adapter, tmp_path / "other")
-    settings = json.loads((other / "adapter_config.json").read_text())
-    (other / "adapter_config.json").write_text(json.dumps(settings | {"use_dora": True}))
-    for folder, words in ((other, "sha256"), (tmp_path / "none", "no such folder")):
-        with pytest.raises(DataError, match=words):
-            export_actor(ActorConfig(str(base), adapter=str(folder)), tmp_path / "a", "bfloat16")
 
 
 def test_weights_too_large_for_the_type_are_refused(tmp_path):

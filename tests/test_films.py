@@ -10,11 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 from PIL import Image, ImageColor
 
 import lactchain.worlds  # noqa: F401  registers
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.episodes import Episode
-from lactchain.environments.language import LanguageEnv, make_language_env
-from lactchain.environments.scripted import OptimalChains
-from lactchain.worlds.gridworld import GridWorld
+from lactchain import EnvironmentConfig, Episode, GridWorld, LanguageEnv, make_language_env
 from lactchain_extras.canvas import AGENT, CELL, FILLS, FLAG, PAPER, WALL
 from lactchain_extras.films import Frame, film, write_gif
 from lactchain_extras.wordle.env import KINDS
@@ -93,37 +89,6 @@ def test_a_film_has_a_frame_for_the_start_and_for_each_action():
     for number, pixels in zip((0, 2, 3, 5), drawn, strict=True):
         assert np.array_equal(frames[number].pixels, pixels)
     assert np.array_equal(frames[3].pixels, frames[2].pixels)
-
-
-def test_a_film_shows_what_an_episode_that_was_played_has_shown():
-    """Drawn start and all: the seed tells them."""
-    env, seed = make_language_env(GRID), 5
-    policy, said = OptimalChains(make_language_env(GRID)), []
-    (text, _), over, count = env.reset(seed=seed), False, 0
-    while not over:
-        said.append(policy.complete(text, 0))
-        text, _, over, _, info = env.step(said[-1])
-        count += len(info["executed"])
-    frames = film(GRID, Episode(seed), said)
-    assert info["success"] and len(frames) == 1 + count
-    assert [frame.caption.endswith(" (solved)") for frame in frames] == [False] * count + [True]
-    x, y, *_ = info["positions"][-1]
-    assert at(frames[-1].pixels, x + 0.5, y + 0.5) == ImageColor.getrgb(AGENT)
-
-
-def test_films_stand_side_by_side_and_the_shorter_one_waits(tmp_path):
-    def frames(*shades):
-        return [Frame(np.full((20, 300, 3), shade, np.uint8), str(shade)) for shade in shades]
-
-    write_gif(tmp_path / "a.gif", {"left": frames(0, 100, 200), "right": frames(50)})
-    with Image.open(tmp_path / "a.gif") as picture:
-        assert (picture.n_frames, picture.width) == (3, 2 * 320)
-        shown = []
-        for number in range(3):
-            picture.seek(number)
-            row = picture.convert("RGB").crop((0, 50, 640, 51))
-            shown.append((row.getpixel((160, 0))[0], row.getpixel((480, 0))[0]))
-    assert shown == [(0, 50), (100, 50), (200, 50)]
 
 
 def test_captions_hold_anything_that_a_model_says(tmp_path):

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 from wordle_tree import BestWords, GameTree, InformedWords
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.episodes import Episode
-from lactchain.data.rollouts import Rollouts, evaluate
-from lactchain.environments.language import language_env
-from lactchain.environments.scripted import Mixture, RandomChains
+from lactchain import EnvironmentConfig, Episode, Mixture, RandomChains, Rollouts, language_env
 from lactchain_extras.maze import PARTIAL_TEMPLATE, LegalMoves, MazeTables
 from lactchain_extras.stages.play import HumanPolicy
 from lactchain_extras.wordle.env import ConsistentWords, Wordle
@@ -168,11 +164,6 @@ def test_the_best_play_of_wordle_is_that_of_trying_everything(num_tries):
         assert -cost / len(tables.words) == pytest.approx(best_wordle_return(tables, num_tries))
 
 
-def test_the_best_play_of_wordle_earns_what_the_search_says():
-    cost, _ = GameTree(word_tables(tuple(FEW))).best(np.arange(len(FEW)), 6)
-    assert_mean(returns(WORDLE, BestWords, games(300)), -cost / len(FEW))
-
-
 def test_wordle_policies_are_ordered_by_what_they_know():
     best, informed, consistent, mixed, random = (
         returns(WORDLE, make, games(100)).mean()
@@ -197,14 +188,6 @@ def test_policies_refuse_other_worlds():
         LegalMoves(language_env(MAZE.id)).act(["somewhere"], [0])
 
 
-def test_a_person_is_not_told_hundreds_of_numbers():
-    shown = []
-    env = language_env(WORDLE.id, extractor="utterance")
-    policy = HumanPolicy(env, lambda text: shown.append(text) or "about")
-    assert policy.act(["Wordle:"], [0])[0].text == "a b o u t\n"
-    assert len(shown[0]) < 250 and "..." in shown[0]
-
-
 def test_a_person_types_numbers_or_a_completion_until_it_is_legal():
     forward, left = '["move forward", "turn left", "move forward"]', '["turn left"]'
     shown, typed = [], ["", "?", "0 2", "0 1 0", left, "turn left", "[]", "1"]
@@ -213,13 +196,3 @@ def test_a_person_types_numbers_or_a_completion_until_it_is_legal():
     completions = policy.act(["here"] * 4, range(4))
     assert [completion.text for completion in completions] == [forward, left, left, left]
     assert shown == ["here\n[0 move forward, 1 turn left] > "] * 8
-
-
-def test_an_evaluation_may_play_several_games_from_every_start(tmp_path):
-    rollouts = Rollouts(WORDLE)
-    policy = ConsistentWords(rollouts.env)
-    results, summary = evaluate(policy, rollouts, num_per_start=40, folder=tmp_path)
-    assert len(results) == summary["num_episodes"] == 40
-    assert len({result.num_chains for result in results}) > 1  # with dice of their own
-    assert all(result.shortest is None for result in results)
-    assert summary["episode_return"] == -np.mean([r.num_chains - r.success for r in results])

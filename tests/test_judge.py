@@ -11,10 +11,7 @@ import torch
 from script_setups import GRID
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from lactchain.config.settings import RunConfig, SamplerConfig
-from lactchain.data.rollouts import Rollouts
-from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, DataError
+from lactchain import ConfigError, DataError, Rollouts, RunConfig, SamplerConfig, make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.types import Discount
 from lactchain_extras.judging import (

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 from script_setups import LORA, PREFERENCES, SHAPE, TRAINING, config_of
+from training_setups import nudge
 from transformers import GPT2Config, GPT2LMHeadModel, MistralForCausalLM
 
-from lactchain.config.settings import ActorConfig, RunConfig
+from lactchain import ActorConfig, Run, RunConfig
 from lactchain.data.evaluations import write_episodes
 from lactchain.errors import CollapseError, ConfigError, NonFiniteError, NoPairsError
 from lactchain.models.adapters import save_adapter
 from lactchain.models.loading import load_actor
 from lactchain.models.tiny import build_tiny_tokenizer, mistral_config
-from lactchain.runs.run import Run
 from lactchain.search.evolution import Evolution, Individual
 from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConfig
 from lactchain.stages import evaluate as evaluation
@@ -159,8 +159,10 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("elite, patience", [("champion", 1), ("generation", 0)])
-def test_a_champion_keeps_its_weights_when_no_other_has_them(elite, patience, weights, run_dir):
-    """As beside newcomers only, or where the elite of its generation is another one."""
+def test_a_champion_and_the_last_two_checkpoints_keep_their_weights(
+    elite, patience, weights, run_dir
+):
+    """Also beside newcomers only, and where the elite of its generation is another one."""
     config = language_search(weights, run_dir)
     settings = replace(config.evolution, elite=elite, patience=patience, num_generations=4)
     config = replace(config, evolution=settings)
@@ -174,49 +176,27 @@ def test_a_champion_keeps_its_weights_when_no_other_has_them(elite, patience, we
         return evaluated(stage, next(fitness))
 
     with species_of(config, train, evaluate) as species:
-        evolution = Evolution(species, settings)
+        evolution, checkpoints = Evolution(species, settings), []
         for _ in evolution:
+            checkpoints.append(deepcopy(evolution.state_dict()))
             assert evolution.champion.id == 0
             assert (run_dir / evolution.champion.state["adapter"]).is_dir()
         living = {member.state["adapter"] for member in evolution.members}
     adapter = evolution.champion.state["adapter"]
     assert (adapter in living) == (elite == "champion" and not patience)
-
-
-def test_the_checkpoint_before_the_last_one_keeps_its_weights(weights, run_dir):
-    """The last one may be damaged."""
-    config = language_search(weights, run_dir)
-    settings = replace(config.evolution, num_generations=4)
-    config = replace(config, evolution=settings)
-
-    def train(stage):
-        load_actor(stage.actor)
-        random_adapter(replace(stage.actor, adapter=None), f"{stage.run.run_dir}/actor")
-
-    evaluate = lambda stage: evaluated(stage, 1.0)  # noqa: E731
-    with species_of(config, train, evaluate) as species:
-        checkpoints, first = [], Evolution(species, settings)
-        for _ in range(4):
-            checkpoints.append(deepcopy(first.state_dict()))
-            first.advance()
-    with species_of(config, train, evaluate) as species:
+    with species_of(config, train, evaluate) as species:  # the last one may be damaged
         again = Evolution(species, settings)
-        again.load_state_dict(checkpoints[-2])
+        again.load_state_dict(checkpoints[-3])
         for _ in range(2):
             again.advance()
-    assert [line["id"] for line in again.lineage] == [line["id"] for line in first.lineage]
+    assert [line["id"] for line in again.lineage] == [line["id"] for line in evolution.lineage]
 
 
 def random_adapter(actor, folder):
-    """An adapter on an actor's model that changes something, as if trained; the actor with it."""
+    """An adapter on an actor's model that changes something, as if trained."""
     model, _ = load_actor(actor, trainable=True)
-    generator = torch.Generator().manual_seed(len(str(folder)))
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            drawn = torch.randn(parameter.shape, generator=generator)
-            parameter.data += 0.1 * drawn.to(parameter)
+    nudge(model, 0.1, seed=len(str(folder)))
     save_adapter(model, folder)
-    return replace(actor, adapter=str(folder))
 
 
 def test_children_inherit_adapters_and_nothing_is_merged(weights, run_dir):
