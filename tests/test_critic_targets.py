@@ -9,7 +9,7 @@ import torch
 from training_setups import STATES, chain_of, changed, episodes, make_critic, open_run
 from trajectories import trajectory
 
-from lactchain import ConfigError, CriticConfig, DataError, EmbeddingCritic
+from lactchain import CriticConfig, DataError, EmbeddingCritic
 from lactchain.data.evaluations import StateValues
 from lactchain.data.intervals import explained_share
 from lactchain.models.critic import check_critic, resolve_pooling
@@ -287,10 +287,7 @@ def test_pooling_follows_the_folder_unless_it_is_set(tmp_path, caplog, declared,
     assert len(caplog.records) == 1 and "critic.pooling" in caplog.text
 
 
-def test_pooling_that_is_not_known_is_refused_and_the_last_token_is_the_default(tiny, tmp_path):
-    config = declare(tmp_path / "encoder", {"pooling_mode_cls_token": True})
-    with pytest.raises(ConfigError, match=r"critic.pooling: .* got cls_token in .*set it to"):
-        resolve_pooling(config)
+def test_the_last_token_is_pooled_where_nobody_says_otherwise(tiny):
     whole = CriticConfig(str(tiny / "encoder"))
     check_critic(whole)
     assert EmbeddingCritic.from_config(whole).settings.pooling == "last"

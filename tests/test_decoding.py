@@ -11,16 +11,13 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from training_setups import nudge
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
-from lactchain.config.settings import ActorConfig, LoraSettings
-from lactchain.environments.extractors import make_extractor
+from lactchain import ActorConfig, ChainGrammar, LanguageActor, LoraSettings, make_extractor
 from lactchain.errors import ConfigError, NonFiniteError
 from lactchain.functional.random_streams import draw, uniform
-from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import attach_lora, merged
 from lactchain.models.generation import cascade
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.generation.decoding import Decoder
-from lactchain.types import ChainGrammar
 
 ACTIONS = ("move forward", "turn left", "turn right")
 PREFIX = (1, 3, 40, 41, 42, 43, 44)

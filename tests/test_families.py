@@ -9,18 +9,16 @@ import pytest
 import torch
 from measuring import markdown
 
+from lactchain import ConfigError, LanguageActor, PreferencePair, write_pairs
 from lactchain.config.settings import ActorConfig, RunConfig, TrainingConfig
-from lactchain.data.preferences import write_pairs
-from lactchain.errors import ConfigError
-from lactchain.models.actor import LanguageActor
-from lactchain.models.attention import FAMILIES, can_read_once, context_length
+from lactchain.models.families import FAMILIES, context_length
 from lactchain.models.generation.decoding import Decoder
-from lactchain.models.loading import context_of, load_actor
-from lactchain.models.prompting import encode_completions, end_of_completion
+from lactchain.models.loading import context_of
+from lactchain.models.prompting import end_of_completion
+from lactchain.models.shared_prefix import can_read_once
 from lactchain.stages import train_simpo
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.trainers.simpo import PADDING, PreferenceCollator, completion_logprobs
-from lactchain.types import Action, PreferencePair
 
 NAMES = {family.name: family for family in family_models.FAMILIES}
 REFUSED = [name for name, family in NAMES.items() if family.model_type not in FAMILIES]
@@ -98,18 +96,6 @@ def test_completions_end_with_what_the_chat_template_ends_them_with(name):
     assert end_of_completion(tokenizer) == ENDS[name]
     tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}"  # without completions
     assert end_of_completion(tokenizer) == tokenizer.eos_token
-
-
-def test_a_loaded_actor_ends_its_completions_as_its_chat_template_does(tmp_path):
-    family = NAMES["Gemma 2"]
-    tokenizer = family_models.build_tokenizer(family)
-    family_models.build_model(family, len(tokenizer)).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    model, loaded = load_actor(ActorConfig(str(tmp_path)))
-    actor = LanguageActor(model, loaded, ActorConfig(), benchmark.GRAMMAR)
-    (learnt,) = encode_completions([Action('["go"]')], loaded)
-    assert loaded.convert_ids_to_tokens(actor.decoder.eos_token_id) == "<end_of_turn>"
-    assert learnt[-1] == actor.decoder.eos_token_id and actor.act(["x"], [0])
 
 
 @pytest.mark.parametrize("name", ["Gemma 2", "Qwen 2 with a window"])

@@ -10,16 +10,14 @@ import torch
 from test_value_trainers import alone, shaken
 from training_setups import MAKERS, STATES, nudge, open_run
 
+from lactchain import ChainGrammar, ConfigError, DataError, LanguageActor
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, RankingConfig
-from lactchain.errors import ConfigError, DataError
-from lactchain.models.actor import LanguageActor
 from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk
 from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.trainers.base import save_result
-from lactchain.types import ChainGrammar
-from lactchain_extras.token_values.guidance import TrainedValues, best_of
+from lactchain_extras.token_values.guidance import TrainedValues
 from lactchain_extras.token_values.model import ValueModel
 
 GRAMMAR = ChainGrammar(("move forward", "turn left"), max_chain_length=3)
