@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from lactchain import RunConfig, train_agent
 from lactchain.baselines import evaluation, training
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.settings import (
@@ -29,10 +30,8 @@ from lactchain.baselines.settings import (
 from lactchain.baselines.state_files import ARRAYS, VALUES
 from lactchain.baselines.training import random_transitions, read_agent
 from lactchain.baselines.transitions import write_transitions
-from lactchain.config.settings import RunConfig
 from lactchain.errors import ConfigError, DataError, EnvironmentFault, Interrupted, NonFiniteError
 from lactchain.runs.run import read_metrics
-from lactchain.stages.train_agent import train_agent
 from lactchain_extras.explorer.report import write_report
 from lactchain_extras.foreign_agents import sb3_act
 
@@ -282,12 +281,3 @@ def test_a_model_that_learnt_from_normalised_observations_is_shown_such():
     shown = ((rows - [-0.5, 0.0]) / [0.1, 1e-3]).astype("float32")
     expected, as_they_are = (model.predict(x, deterministic=True)[0] for x in (shown, rows))
     assert sb3_act(model)(rows[None])[0].tolist() == expected.tolist() != as_they_are.tolist()
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_another_seed_gives_other_weights(name, finished, tmp_path):
-    """The same seed gives the same ones: that is what runs that go on are compared with."""
-    run = RunConfig(run_dir=str(tmp_path / "run"), seed=1)
-    train_agent(replace(CONFIGS[name], run=run, loop=replace(LOOP, total_steps=64)))
-    files = [folder / "last" / ARRAYS for folder in (tmp_path / "run", finished(name))]
-    assert files[0].read_bytes() != files[1].read_bytes()

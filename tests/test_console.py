@@ -2,22 +2,20 @@
 
 import io
 import os
-import pty
 import re
-import select
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
 from run_setups import launched, start
 from script_setups import config_of, run_here
 
-from lactchain.runs import console as console_module
-from lactchain.runs.console import GrowingTable, Step, console, live_line, plain, table, under_way
+from lactchain.runs import progress
+from lactchain.runs.console import console, plain, table
+from lactchain.runs.progress import Step, live_line, under_way
 from lactchain.stages.run_pipeline import command
-from lactchain.storage.files import in_bytes, size_of
+from lactchain.storage.files import size_of
 from lactchain_extras import films
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
@@ -69,15 +67,6 @@ def test_what_was_done_before_tells_nothing_of_the_pace(clock):
     assert str(endless) == "evaluation" and endless.seconds_left() is None
 
 
-def test_the_time_is_that_of_the_outermost_step_of_which_it_can_be_told(clock):
-    with under_way("rollouts", 4) as shards, under_way("episodes", 200) as episodes:
-        clock.now = 10.0
-        episodes.at(100)
-        assert live_line() == "rollouts 0/4 · episodes 100/200 · about 10 s left"
-        shards.at(1)
-        assert live_line() == "rollouts 1/4 · episodes 100/200 · about 30 s left"
-
-
 def work(file, monkeypatch) -> None:
     """Something that is counted, and says something meanwhile."""
     console = Console(file=file, highlight=False)
@@ -85,26 +74,6 @@ def work(file, monkeypatch) -> None:
     with under_way("rollouts", 12) as step:
         step.at(5)
         console.print("in between")
-
-
-def written(terminal: int) -> Iterator[str]:
-    """What has come out of a terminal."""
-    while select.select([terminal], [], [], 0.1)[0]:
-        yield os.read(terminal, 10_000).decode()
-    os.close(terminal)
-
-
-def test_a_terminal_shows_the_line_and_keeps_nothing_of_it(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as terminal:
-        work(terminal, monkeypatch)
-        shown = "".join(written(ours))
-    begun, _, rest = shown.partition("in between")
-    assert "rollouts 0/12" in begun and "rollouts 5/12" in rest
-    wiped, cursor_stays = rest.rindex("\x1b[2K"), "\x1b[?25h"
-    assert rest.rindex("rollouts") < wiped
-    assert cursor_stays in begun and rest.strip().endswith((cursor_stays, "\x1b[2K"))
 
 
 @pytest.mark.parametrize("force_color", [None, "1"])
@@ -126,24 +95,6 @@ def test_a_pipe_gets_a_line_each_minute(clock, monkeypatch):
         "round 1/2 · training 60/300 · about 4 min left",
         "round 1/2 · training 120/300 · about 3 min left",
     ]
-
-
-def test_a_growing_table_is_a_line_for_each_row(capsys):
-    table = GrowingTable()
-    table.add({"round": 0, "success": 0.51349, "notes": ""})
-    table.add({"round": 1, "success": float("nan"), "notes": "loops, bumps"})
-    assert capsys.readouterr().out.splitlines() == [
-        "  round  success    notes",
-        "      0   0.5135",
-        "      1           loops, bumps",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("size", "told"), [(0, "0 MB"), (123_456, "0.123 MB"), (340e6, "340 MB"), (1.25e9, "1.2 GB")]
-)
-def test_a_size_reads_as_people_say_it(size, told):
-    assert in_bytes(size) == told
 
 
 def test_a_pipeline_prints_its_rounds_one_table_and_what_to_do_next(

@@ -2,6 +2,7 @@
 
 import builtins
 import errno
+import io
 import os
 import shutil
 import subprocess
@@ -54,30 +55,20 @@ class Countdown:
 
     def open(self, path, mode="r", **kwargs):
         self.strike()
-        file = builtins.open(path, mode, **kwargs)  # noqa: SIM115  - the caller closes it
-        return TornWriter(file, self) if mode == "xb" else file
+        return Torn(path, self) if mode == "xb" else builtins.open(path, mode, **kwargs)
 
 
-class TornWriter:
-    def __init__(self, file, countdown: Countdown):
-        self.file, self.countdown = file, countdown
+class Torn(io.FileIO):
+    """A new file, of whose contents a countdown may let half through."""
 
-    def __enter__(self):
-        return self
+    def __init__(self, path, countdown: Countdown):
+        super().__init__(path, "x")
+        self.countdown = countdown
 
-    def __exit__(self, *_):
-        self.file.close()
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-    def write(self, content: bytes) -> None:
-        def tear():
-            self.file.write(content[: len(content) // 2])
-            self.file.flush()
-
-        self.countdown.strike(before=tear)
-        self.file.write(content)
+    def write(self, content: bytes) -> int:
+        half, write = content[: len(content) // 2], super().write
+        self.countdown.strike(before=lambda: write(half))
+        return write(content)
 
 
 def operations_until_done(monkeypatch, action, error=Killed):

@@ -15,11 +15,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lactchain import Episode, FunctionPolicy, LanguageEnv, Rollouts, TextView
+from lactchain import Episode, FunctionPolicy, LanguageEnv, Rollouts, TextView, language_env
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.environments.faults import overdue
-from lactchain.environments.language import language_env
 from lactchain.errors import EnvironmentFault, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.process import seed_everything
@@ -176,31 +175,21 @@ def test_a_reset_that_goes_wrong_is_told_with_the_seed(play, odd):
             play()
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_an_observation_that_is_no_number_is_never_learnt_from(ended, odd):
-    """Not even the last one of an episode, in the place of which its successor stands."""
-    odd(on_step=lambda: (row(0, np.nan), 0.0, ended, False, {}))
-    with pytest.raises(NonFiniteError, match=rf"copy 0: observation .*seed {SEED}, last action 0"):
-        with_agents()
-    odd(on_reset=lambda: (row(np.inf, 0), {}))
-    with pytest.raises(
-        NonFiniteError, match=rf"copy 0: observation .*seed {SEED}, last action None"
-    ):
-        with_agents()
+OBSERVED = rf"copy 0: observation .*seed {SEED}, last action"
 
 
-def test_a_reward_that_is_no_number_is_never_learnt_from(odd):
-    odd(on_step=answers(reward=np.nan))
-    with pytest.raises(NonFiniteError, match=rf"copy 0: reward nan .*seed {SEED}, last action 0"):
-        with_agents()
-
-
-def test_an_evaluation_of_numbers_that_are_none_is_refused(odd):
-    odd(on_step=lambda: (row(0, 0), np.nan, False, False, {}))
-    with pytest.raises(
-        NonFiniteError, match=rf"reward nan \(first seed {EVALUATED}, last action 1\)"
-    ):
-        evaluate_members(lambda o: np.ones(o.shape[:2], int), "test/Odd-v0", 1, 2, seed=3)
+@pytest.mark.parametrize(("play", "step", "reset", "told"), [
+    (with_agents, answers(row(0, np.nan)), None, f"{OBSERVED} 0"),
+    # in the place of the last one of an episode its successor stands
+    (with_agents, answers(row(0, np.nan), terminated=True), None, f"{OBSERVED} 0"),
+    (with_agents, answers(), lambda: (row(np.inf, 0), {}), f"{OBSERVED} None"),
+    (with_agents, answers(reward=np.nan), None, rf"reward nan .*seed {SEED}, last action 0"),
+    (in_an_evaluation, answers(reward=np.nan), None, rf"\(first seed {EVALUATED}, last action 1\)"),
+])  # fmt: skip
+def test_what_is_no_number_is_neither_learnt_from_nor_judged_by(play, step, reset, told, odd):
+    odd(reset, step)
+    with pytest.raises(NonFiniteError, match=told):
+        play()
 
 
 def test_what_raises_where_an_episode_of_a_rollout_begins_is_told(odd):

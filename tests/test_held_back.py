@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from script_setups import BEHAVIOR, GRID, PREFERENCES, config_of, run_here
 
-from lactchain.config.parsing import parse
+from lactchain import EmbeddingCritic, make_language_env, open_run, parse, read_pairs, write_pairs
 from lactchain.config.settings import ActorConfig, CriticConfig, EnvironmentConfig, HeldBackConfig
 from lactchain.data.base_models import corpus
 from lactchain.data.candidates import some_after_completion
@@ -22,18 +22,14 @@ from lactchain.data.episodes import (
 )
 from lactchain.data.evaluations import StateValues
 from lactchain.data.exact_values import expected_figures
-from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.sources import open_trajectories, read_trajectories, write_trajectories
 from lactchain.environments.chance import best_chains
-from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import HeldBack, tabular_model
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.random_streams import derive_seed
-from lactchain.inspection.run_view import open_run
-from lactchain.models.critic import EmbeddingCritic
 from lactchain.runs.run import Run, read_metrics
 from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.pipeline_config import RunPipelineConfig
