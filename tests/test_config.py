@@ -135,7 +135,8 @@ def test_help_says_what_each_field_means(capsys):
     shown = capsys.readouterr().out
     assert "First line.\n\n  kept indentation" in shown
     told = " ".join(shown.split())
-    assert "Discount, in (0, 1]." in told and "a number in (0, 1]" in told
+    assert "Discount, in (0, 1]." in told and "number in (0, 1]" in told
+    assert "Annotated" not in told
 
 
 def test_differences_are_dotted_keys_with_both_values():

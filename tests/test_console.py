@@ -45,6 +45,7 @@ def test_the_line_tells_what_is_under_way_and_how_long_it_takes(clock):
             rounds.at(number)
         rounds.note = "success 0.88"
         with under_way("Critic"), under_way("training", 240) as training:
+            clock.now = 48.0  # the training would take 16 s more, as the innermost step
             training.at(120)
             told = "round 3/14 · Critic · training 120/240 · success 0.88 · at most 3 min left"
             assert live_line() == told

@@ -175,6 +175,7 @@ def test_a_reset_that_goes_wrong_is_told_with_the_seed(play, odd):
             play()
 
 
+SECOND_START = iter([(row(0, 0), {}), (row(np.inf, 0), {})])
 OBSERVED = rf"copy 0: observation .*seed {SEED}, last action"
 
 
@@ -183,6 +184,7 @@ OBSERVED = rf"copy 0: observation .*seed {SEED}, last action"
     # in the place of the last one of an episode its successor stands
     (with_agents, answers(row(0, np.nan), terminated=True), None, f"{OBSERVED} 0"),
     (with_agents, answers(), lambda: (row(np.inf, 0), {}), f"{OBSERVED} None"),
+    (with_agents, answers(terminated=True), SECOND_START.__next__, f"{OBSERVED} None"),
     (with_agents, answers(reward=np.nan), None, rf"reward nan .*seed {SEED}, last action 0"),
     (in_an_evaluation, answers(reward=np.nan), None, rf"\(first seed {EVALUATED}, last action 1\)"),
 ])  # fmt: skip
