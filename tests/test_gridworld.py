@@ -85,7 +85,6 @@ def test_reaching_the_goal_terminates_and_the_time_limit_truncates():
         ({"start": (1, 1, 0), "goal": (1, 1)}, "start: expected a free cell other than the goal"),
         ({"size": 0}, "size: expected a whole number of at least 1, got 0"),
         ({"size": 100}, "size: expected at most"),
-        ({"size": 2.5}, "size: expected a whole number of at least 1, got 2.5"),
         ({"max_steps": 0}, "max_steps: expected a whole number of at least 1, got 0"),
         ({"reward": "generous"}, "reward: expected one of"),
     ],
