@@ -7,8 +7,18 @@ from typing import Annotated
 import pytest
 
 from lactchain import ConfigError
-from lactchain.config.bounds import AtLeast1, Bound, Bounded, Positive, Share
-from lactchain.config.tunable import Tunable, tunable, tunable_values, tunables, with_tunables
+from lactchain.config.bounds import (
+    AtLeast1,
+    Bound,
+    Bounded,
+    Positive,
+    Share,
+    Tunable,
+    tunable,
+    tunable_values,
+    tunables,
+    with_tunables,
+)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ from measuring import markdown
 
 from lactchain import ConfigError, LanguageActor, PreferencePair, write_pairs
 from lactchain.config.settings import ActorConfig, RunConfig, TrainingConfig
-from lactchain.models.families import FAMILIES, context_length
+from lactchain.models.attention import FAMILIES, can_read_once, context_length
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.loading import context_of
 from lactchain.models.prompting import end_of_completion
-from lactchain.models.shared_prefix import can_read_once
 from lactchain.stages import train_simpo
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.trainers.simpo import PADDING, PreferenceCollator, completion_logprobs

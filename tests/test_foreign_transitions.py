@@ -11,8 +11,7 @@ from gymnasium import spaces
 from test_trajectory_files import episode
 
 from lactchain.baselines.transitions import FIELDS, read_transitions
-from lactchain.data.sources import open_trajectories
-from lactchain.data.trajectories import TRAJECTORIES, write_trajectories
+from lactchain.data.sources import TRAJECTORIES, open_trajectories, write_trajectories
 from lactchain.errors import DataError
 from lactchain_extras.exchange.minari_files import read_minari
 from lactchain_extras.offline_data import RecordedEpisode, from_episodes, read_minari_transitions
