@@ -2,8 +2,10 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import lmrl
@@ -11,10 +13,23 @@ import measuring
 import numpy as np
 import peer_report
 import pytest
+import random_models
 import rehearsal
 from trajectories import trajectory
 
+from lactchain import EnvironmentConfig, make_language_env
+from lactchain.models.generation.automaton import build_automaton
+from lactchain.models.loading import load_tokenizer
+from lactchain.models.prompting import PromptTemplate
+
 ROOT = Path(__file__).parent.parent
+
+
+def test_the_interval_of_a_mean_is_students():
+    mean, half = measuring.student([1.0, 2.0, 6.0])
+    assert mean == 3 and half == pytest.approx(4.303 * ((4 + 1 + 9) / 2 / 3) ** 0.5)
+    assert measuring.shown([1.0, 2.0, 6.0], "{:.2f}") == f"3.00 ± {half:.2f}"
+    assert measuring.shown([2.5], "{:.2f}") == "2.50"
 
 
 def test_interquartile_mean_and_interval():
@@ -56,6 +71,20 @@ def test_move_accuracy_counts_moves_that_shorten_the_way_cell_by_cell():
     assert lmrl.move_accuracy([walk((7, 6), (8, 6))]) == 1
 
 
+def test_prompts_are_those_of_the_published_chat_template(tmp_path):
+    random_models.build_actor(tmp_path, hidden_size=64, num_layers=2)
+    tokenizer = load_tokenizer(tmp_path, padding_side="left", chat=True)
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert text == "<s>[INST] S\n\nU[/INST]"
+    assert not (tmp_path / "chat_template.jinja").exists()
+    grammar = make_language_env(EnvironmentConfig()).grammar
+    template = PromptTemplate(tokenizer, "founding", grammar)
+    prompt = template.encode("2 3 up 1 0")
+    assert prompt.count(1) == 1 and prompt[-1] == tokenizer.convert_tokens_to_ids("[/INST]")
+    assert build_automaton(grammar, tokenizer) is not None
+
+
 def test_a_rehearsal_has_every_stage_with_a_configuration_for_the_large_models():
     files = (ROOT / "configs").glob(f"*/{rehearsal.SETTING}.yaml")
     about_servers = {"doctor", "serve"}  # they train nothing, and end when told so
@@ -79,20 +108,43 @@ def test_every_stage_ends_well_and_both_rounds_learn(folder, how):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
+def start(scratch: Path, *arguments: str) -> subprocess.Popen:
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(ROOT / "benchmarks/full_size.py"),
+        "--layers",
+        "2",
+        "--width",
+        "64",
+    ]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    words = [*command, "--scratch", str(scratch), *arguments]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_stage_runs_beside_its_estimate_and_nothing_stays(tmp_path):
-    size = ["--layers", "2", "--width", "64", "--scratch", str(tmp_path)]
-    command = [sys.executable, "-W", "ignore", str(ROOT / "benchmarks/full_size.py"), *size]
-    path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout
-    lines = done.stdout.splitlines()
-    rows = [re.findall(r"[\w.]+", line) for line in lines if line.startswith("│")]
+    process = start(tmp_path)
+    printed, _ = process.communicate()
+    assert process.returncode == 0, printed
+    rows = [re.findall(r"[\w.]+", line) for line in printed.splitlines() if line.startswith("│")]
     memory = {row[0]: row[1:] for row in rows if len(row) == 6}
-    assert len(memory) == 8 and "export" in done.stdout
+    assert len(memory) == 8 and "export" in printed
     for stage, (_, _, both, _, estimate) in memory.items():  # the libraries are not in it
         assert 0 < float(estimate) < float(both), stage
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_stop_leaves_nothing_behind_either(tmp_path):
+    process = start(tmp_path, "--only", "collect_rollouts")
+    deadline = time.monotonic() + 100
+    while not list(tmp_path.glob("full-size-*/runs")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
