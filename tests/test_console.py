@@ -11,6 +11,7 @@ from rich.console import Console
 from run_setups import launched, start
 from script_setups import config_of, run_here
 
+from lactchain.runs import console as console_module
 from lactchain.runs.console import Step, console, live_line, plain, table, under_way
 from lactchain.stages.run_pipeline import command
 from lactchain.storage.files import size_of

@@ -9,7 +9,7 @@ import pytest
 from openenv_servers import running_world
 from pages import BY_PATH
 from script_setups import SHAPE
-from trl_setups import tiny_qwen
+from trl_setups import cloned_qwen
 
 from lactchain import EnvironmentConfig, make_language_env
 from lactchain.data.base_models import prepare_tiny_actor
@@ -36,7 +36,7 @@ def test_the_examples_run_with_tiny_models(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "a_page", module)
     monkeypatch.chdir(tmp_path)
     prepare_tiny_actor("weights/tiny-actor", SHAPE, EnvironmentConfig())
-    for part in tiny_qwen():
+    for part in cloned_qwen(num_steps=0):
         part.save_pretrained("tiny-qwen")
     stand_ins = Path(__file__).parent / "stand_ins"
     with running_world(EnvironmentConfig()) as url:

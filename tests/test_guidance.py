@@ -17,7 +17,7 @@ from lactchain.models.loading import load_actor
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.trainers.base import save_result
-from lactchain_extras.token_values.guidance import TrainedValues
+from lactchain_extras.token_values.guidance import TrainedValues, best_of
 from lactchain_extras.token_values.model import ValueModel
 
 GRAMMAR = ChainGrammar(("move forward", "turn left"), max_chain_length=3)
