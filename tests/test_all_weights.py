@@ -7,14 +7,15 @@ import family_models
 import numpy as np
 import pytest
 import torch
-from script_setups import LORA, build_weights
-from training_setups import nudge
+from script_setups import COLLECT, LORA, PREFERENCES, build_weights, config_of, start
+from training_setups import exit_codes, nudge
 
 from lactchain import ChainGrammar, ConfigError, EmbeddingCritic, LanguageActor
 from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings
 from lactchain.models import loading
 from lactchain.models.adapters import save_adapter
 from lactchain.models.loading import load_actor
+from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.weights.merging import export_actor
 
@@ -204,3 +205,21 @@ def test_an_update_smaller_than_a_number_of_16_bits_is_still_an_adapter(small, t
     nudge(model, 1e-6)
     save_adapter(model, tmp_path)
     load_actor(replace(config, adapter=str(tmp_path)))  # not refused as doing nothing
+
+
+def test_the_recipe_runs_with_adapters_on_both_models(tmp_path):
+    """As on a GPU: weights in bfloat16, trained in mixed precision, and rolled out in between."""
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run")
+    critic = replace(config.critic.config, lora=LORA, dtype="bfloat16")
+    config = replace(
+        config,
+        actor=replace(config.actor, lora=LORA, dtype="bfloat16"),
+        critic=replace(config.critic, config=critic, collect=replace(COLLECT, num_episodes=16)),
+        simpo=replace(config.simpo, preferences=replace(PREFERENCES, num_states=24)),
+        evaluation=replace(config.evaluation, num_samples=16),
+    )
+    process = start("run_pipeline", config, ACCELERATE_MIXED_PRECISION="bf16")
+    assert exit_codes([process]) == [0], (tmp_path / "run-0.log").read_text()[-2000:]
+    for result in ("round_2/critic/critic", "round_2/simpo/actor"):
+        files = verify_manifest(tmp_path / "run" / result)["files"]
+        assert {"adapter_model.safetensors"} == {n for n in files if n.endswith(".safetensors")}

@@ -16,6 +16,8 @@ from lactchain.data.chain_values import PLAYS_PER_COMPLETION, Plays, expected_wo
 from lactchain.data.episodes import RecordedText
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import expected_figures
+from lactchain.data.preferences import read_pairs
+from lactchain.data.sources import read_trajectories
 from lactchain.environments.chance import within_chains
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
@@ -282,3 +284,21 @@ def test_a_greedy_policy_is_asked_once_about_each_text():
         acted = remembering.act(["a", "b", "a"], [0, 1, 2])
         assert [action.text for action in acted] == ["A", "B", "A"]
     assert asked == ["a", "b"]
+
+
+def test_pairs_of_a_pipeline_are_asked_in_the_games_of_its_critic(tmp_path):
+    preferences = replace(PREFERENCES, share_after_completion=0.75, min_margin=0.0, num_states=48)
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
+    config = replace(
+        config,
+        environment=replace(FEW, template="brief"),
+        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
+        simpo=replace(config.simpo, preferences=preferences),
+        evaluation=replace(config.evaluation, num_episodes_per_start=8),
+    )
+    assert run_here("run_pipeline", config)["num_rounds"] == 1
+    games = read_trajectories(tmp_path / "run/round_1/critic/trajectories")
+    texts = {text for game in games for text in game.observations[1:-1]}
+    prompts = [pair.prompt for pair in read_pairs(tmp_path / "run/round_1/simpo/pairs")]
+    first = [prompt for prompt in prompts if prompt.startswith("6")]
+    assert first and len(first) < len(prompts) and set(prompts) - set(first) <= texts

@@ -2,9 +2,12 @@
 
 import io
 import os
+import pty
 import re
+import select
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
@@ -12,7 +15,7 @@ from run_setups import launched, start
 from script_setups import config_of, run_here
 
 from lactchain.runs import console as console_module
-from lactchain.runs.console import Step, console, live_line, plain, table, under_way
+from lactchain.runs.console import GrowingTable, Step, console, live_line, plain, table, under_way
 from lactchain.stages.run_pipeline import command
 from lactchain.storage.files import size_of
 from lactchain_extras import films
@@ -190,3 +193,34 @@ def test_letters_that_a_console_does_not_have_show_escaped():
         [sys.executable, "-c", code], env=os.environ | plain, capture_output=True, check=True
     )
     assert shown.stdout == rb"\xe9\u2744" + b"\n"
+
+
+def written(terminal: int) -> Iterator[str]:
+    """What has come out of a terminal."""
+    while select.select([terminal], [], [], 0.1)[0]:
+        yield os.read(terminal, 10_000).decode()
+    os.close(terminal)
+
+
+def test_a_terminal_shows_the_line_and_keeps_nothing_of_it(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        work(terminal, monkeypatch)
+        shown = "".join(written(ours))
+    begun, _, rest = shown.partition("in between")
+    assert "rollouts 0/12" in begun and "rollouts 5/12" in rest
+    wiped, cursor_stays = rest.rindex("\x1b[2K"), "\x1b[?25h"
+    assert rest.rindex("rollouts") < wiped
+    assert cursor_stays in begun and rest.strip().endswith((cursor_stays, "\x1b[2K"))
+
+
+def test_a_growing_table_is_a_line_for_each_row(capsys):
+    table = GrowingTable()
+    table.add({"round": 0, "success": 0.51349, "notes": ""})
+    table.add({"round": 1, "success": float("nan"), "notes": "loops, bumps"})
+    assert capsys.readouterr().out.splitlines() == [
+        "  round  success    notes",
+        "      0   0.5135",
+        "      1           loops, bumps",
+    ]

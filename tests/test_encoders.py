@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import random_models
 import torch
-from script_setups import config_of, run_here
+from script_setups import GRID, config_of, run_here
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from training_setups import STATES, TRAINING
+from training_setups import STATES, TRAINING, chain_of
 from trajectories import trajectory
 from transformers import (
     AutoModel,
@@ -24,11 +24,16 @@ from transformers import (
 )
 
 from lactchain import CriticConfig, EmbeddingCritic, LoraSettings, Run, TrainingConfig, Trajectory
+from lactchain.data.candidates import sample_candidates
+from lactchain.data.episodes import sampled_states
+from lactchain.data.preferences import make_pairs
+from lactchain.data.rollouts import Rollouts
 from lactchain.errors import ConfigError, DataError
 from lactchain.models.loading import load_encoder
 from lactchain.models.runtime import quiet
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
+from lactchain.types import FunctionPolicy
 
 BOS, EOS = 0, 1
 CLS, SEP = 2, 3
@@ -255,3 +260,23 @@ def test_texts_too_long_for_an_encoder_are_refused_before_play(length, bert, tin
     with pytest.raises(ConfigError, match=r"critic.max_length: expected 3 to 64 .*, got"):
         run_here("train_critic", config_of("train_critic", tiny, run_dir, critic=critic))
     assert not (run_dir / "trajectories").exists()
+
+
+def test_a_critic_of_chains_learns_which_completion_is_better_and_ranks_pairs(tiny, tmp_path):
+    chains = tuple(chain_of(length) for length in (1, 2, 3))
+    rollouts = Rollouts(GRID)
+    states = sampled_states(rollouts.env, 24, seed=0)
+    played = [
+        decision(text, chain, reward)
+        for text in rollouts.observe(states[:16])
+        for chain, reward in zip(chains, (0.0, 1.0, 2.0), strict=True)
+    ]
+    torch.manual_seed(0)
+    config = CriticConfig(str(tiny / "encoder"), mode="action_value")
+    critic = EmbeddingCritic.from_config(config, trainable=True)
+    losses = trained(critic, tmp_path / "run", played, steps=40)
+    assert losses[-1] < 0.1 * losses[0]
+    policy = FunctionPolicy(lambda _, seed: chains[seed % 3], draws=True)
+    found = sample_candidates(policy, rollouts, states[16:], 12, 0, critic)
+    pairs, _ = make_pairs(found, min_margin=0.1)  # in states it has not seen
+    assert {(pair.chosen, pair.rejected) for pair in pairs} == {(chains[2], chains[0])}

@@ -234,3 +234,53 @@ def test_where_values_cannot_be_computed_none_are_claimed(weights, tmp_path, cha
     with Run.open(tmp_path / "run", config) as run:
         assert measure_values(config, run) == {}
     assert not (tmp_path / "run" / "values.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "num_states"),
+    [(TAXI, {"is_rainy": True}, 400), ("CliffWalking-v1", {"is_slippery": True}, 37),
+     ("FrozenLake-v1", {"success_rate": 0.8}, 11)],
+)  # fmt: skip
+def test_worlds_with_dice_have_the_values_of_their_table(env_id, kwargs, num_states):
+    """Second implementation: Bellman's equation written out over Gymnasium's own table."""
+    env = gym.make(env_id, **kwargs)
+    model, table, gamma = tabular_model(env), env.unwrapped.P, 0.7
+    assert not model.deterministic and len(model.non_terminal) == num_states
+    values = dict.fromkeys(table, 0.0)
+    for _ in range(110):  # 0.7 ** 110 of a reward of 100 is less than 1e-14
+        values = {
+            state: max(
+                sum(p * (r + gamma * values[s] * (not over)) for p, s, r, over in outcomes)
+                for outcomes in actions.values()
+            )
+            for state, actions in table.items()
+        }
+    expected = [values[state["state"]] for state in model.non_terminal_states]
+    np.testing.assert_allclose(optimal_values(model, gamma), expected, atol=1e-9)
+
+
+def test_policy_values_of_a_stochastic_world_equal_products_of_its_matrices():
+    """Second implementation: dense transition matrices multiplied along each chain."""
+    world = gym.make("FrozenLake-v1").unwrapped
+    model = tabular_model(world)
+    move, earn = np.zeros((4, 16, 16)), np.zeros((4, 16))
+    for state, actions in world.P.items():
+        for action, outcomes in actions.items():
+            for p, successor, reward, terminated in outcomes:
+                earn[action, state] += p * reward
+                move[action, state, successor] += p * (not terminated)
+    gamma, chains = 0.9, pad_chains(all_chains(4, 3))
+    probabilities = random_policy(11, chains, invalid=0.1)
+    numbers = [state["state"] for state in model.non_terminal_states]
+    transition, expected = 0.1 * gamma * np.eye(16), np.zeros(16)
+    for column, chain in enumerate(chains):
+        reach, total = np.eye(16), np.zeros(16)
+        for action in chain[chain >= 0]:
+            total += reach @ earn[action]
+            reach = gamma * reach @ move[action]
+        chosen = np.zeros(16)
+        chosen[numbers] = probabilities[:, column]
+        expected += chosen * total
+        transition += chosen[:, None] * reach
+    values = np.linalg.solve(np.eye(16) - transition, expected)[numbers]
+    np.testing.assert_allclose(policy_values(model, chains, probabilities, gamma), values)

@@ -112,3 +112,18 @@ def test_a_world_whose_states_are_replayed_is_filmed_from_one_of_them(monkeypatc
     whole = film(GRID, Episode(1), [left, rest])[1:]
     assert len(frames) == len(whole) == 3
     assert all(np.array_equal(a.pixels, b.pixels) for a, b in zip(frames, whole, strict=True))
+
+
+def test_films_stand_side_by_side_and_the_shorter_one_waits(tmp_path):
+    def frames(*shades):
+        return [Frame(np.full((20, 300, 3), shade, np.uint8), str(shade)) for shade in shades]
+
+    write_gif(tmp_path / "a.gif", {"left": frames(0, 100, 200), "right": frames(50)})
+    with Image.open(tmp_path / "a.gif") as picture:
+        assert (picture.n_frames, picture.width) == (3, 2 * 320)
+        shown = []
+        for number in range(3):
+            picture.seek(number)
+            row = picture.convert("RGB").crop((0, 50, 640, 51))
+            shown.append((row.getpixel((160, 0))[0], row.getpixel((480, 0))[0]))
+    assert shown == [(0, 50), (100, 50), (200, 50)]

@@ -1,5 +1,6 @@
 """Rewards of one's own: every numeric world honours them, alone, in batches and in exact values."""
 
+import re
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -72,3 +73,12 @@ def test_other_than_a_finite_number_for_each_transition_is_refused(env_id, given
         env = gym.make(env_id, reward=scheme, **WORLDS[env_id])
         env.reset(seed=0)
         env.step(0)
+
+
+def test_every_numeric_world_is_here():
+    registered = {
+        i
+        for i, spec in gym.registry.items()
+        if re.search(r"lactchain\.worlds|lactchain_extras\.(maze|wordle)", str(spec))
+    }
+    assert registered == {*WORLDS}

@@ -66,9 +66,16 @@ def test_a_policy_and_a_critic_of_ones_own_go_through_every_stage(config, comple
     few = PreferenceConfig(num_states=8, num_candidates=6, states_per_shard=4, min_margin=0.0)
     pairs, made = lactchain.make_preferences(policy, critic, rollouts, few)
     assert len(pairs) == made["num_pairs"] > 0
-    # Whatever the critic finds either of them worth: what is no chain is never preferred.
-    assert {(pair.chosen, pair.rejected) for pair in pairs} == {(completion, "nonsense")}
-    assert made["pairs/no_spread_rate"] == 1.0  # there is but one chain
+    assert all({pair.chosen, pair.rejected} == {completion, "nonsense"} for pair in pairs)
+    if not rollouts.deterministic:
+        return  # a single play of Wordle, which draws its word anew, is not what it is worth
+    # By hand: what the completion earned, and the discounted value of where it led.
+    pair = pairs[0]
+    [outcome] = rollouts.outcomes([pair.state], [Action(pair.chosen)], pair.seed)
+    before, after = critic.values(outcome.observations)
+    [reward], [discount] = outcome.chain_rewards(0.5), outcome.chain_discounts(0.5)
+    advantage = reward + (not outcome.terminated) * discount * after - before
+    assert pair.chosen_value == pytest.approx(advantage)
 
 
 def test_a_function_is_a_policy_with_and_without_a_seed():
@@ -101,6 +108,28 @@ def test_a_critic_of_chains_ranks_by_its_values_less_the_mean_of_the_chains():
     critic = Table({(text, "nonsense"): 9.0, (text, ""): 1.0}, mode="action_value")
     [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic)
     assert found.is_chain == (False,) * 4 and found.advantages == (4.0, -4.0, 4.0, -4.0)
+
+
+@pytest.mark.parametrize(("config", "completion"), WORLDS.values(), ids=WORLDS)
+@pytest.mark.parametrize("mode", ["value", "action_value", "return"])
+def test_a_completion_that_is_no_chain_is_never_preferred_in_any_world(config, completion, mode):
+    """Though a critic finds silence worth a hundred, and every step may cost."""
+    silent = {"nonsense": 100.0, "": 100.0}
+    draws = FunctionPolicy(lambda _, seed: (completion, "nonsense", "")[seed % 3], draws=True)
+
+    class LikesSilence(Table):
+        def values(self, observations, actions=None):
+            said = [""] * len(observations) if actions is None else actions
+            legal = [50.0 * ("legal chain" in text) for text in observations]
+            return np.array(legal) + [silent.get(action, 0.0) for action in said]
+
+    critic = None if mode == "return" else LikesSilence({}, mode=mode)
+    few = PreferenceConfig(num_states=24, num_candidates=8, min_margin=0.25)
+    pairs, figures = lactchain.make_preferences(draws, critic, config, few)
+    assert {pair.chosen for pair in pairs} == {completion}
+    assert all(pair.margin >= 0.25 for pair in pairs)
+    assert figures["rollout/invalid_rate"] > 0.3
+    assert figures["pairs/no_spread_rate"] == 1.0  # there is but one chain
 
 
 def test_a_share_of_the_states_is_asked_as_the_policys_own_completion_leaves_them():

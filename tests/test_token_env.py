@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
+from stable_baselines3 import PPO
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 from lactchain import ActorConfig, ConfigError, EnvironmentFault
 from lactchain_extras.next_token import CausalNextToken
-from lactchain_extras.token_env import TokenEnv
+from lactchain_extras.token_env import LetterModel, TokenEnv
 
 
 class Table:
@@ -190,3 +191,18 @@ def test_close_frees_the_model(weights):
     env.close()
     gc.collect()
     assert watched() is None
+
+
+def test_an_agent_learns_when_to_perturb():
+    """Reward 1 for a sentence without the letter that the toy model likes best."""
+    model = LetterModel()
+    model.table[:] = 0.0
+    model.table[:, 0] = 3.0  # 26 tokens share the rest: p(a) is 0.44, and 0.08 when perturbed
+    env = TokenEnv(model, reward=lambda text, _: float("a" not in text), top_k=2, max_new_tokens=2)
+    agent = PPO(
+        "MlpPolicy", env, n_steps=256, batch_size=64, learning_rate=1e-2, seed=0, device="cpu",
+        policy_kwargs={"net_arch": [8]},
+    )  # fmt: skip
+    agent.learn(1024)
+    observation, _ = env.reset(seed=0)
+    assert agent.predict(observation, deterministic=True)[0] == 1

@@ -276,3 +276,18 @@ def test_states_of_no_game_and_numbers_of_no_word_are_refused(game):
     for action in (-1, len(WORDS)):
         with pytest.raises(ValueError, match="action: expected one of"):
             env.step(action)
+
+
+@pytest.mark.parametrize(
+    ("guess", "hidden", "marks"),
+    [
+        ("shirt", "shire", "ggggb"),
+        ("geese", "eerie", "bgybg"),
+        ("eerie", "level", "ygbby"),
+        ("motto", "motto", "ggggg"),
+        ("level", "motto", "bbbbb"),
+    ],
+)
+def test_letters_are_marked_one_by_one_and_repeats_not_counted(guess, hidden, marks):
+    tables = word_tables(WORDS)
+    assert pattern_marks(int(tables.patterns_of(guess)[tables.index[hidden]])) == marks

@@ -216,9 +216,11 @@ def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -
     )
 
 
-def write_pairs(path: str | Path, pairs: Sequence[PreferencePair]) -> None:
+def write_pairs(
+    path: str | Path, pairs: Sequence[PreferencePair], facts: Mapping[str, Any] | None = None
+) -> None:
     """Writes pairs to one parquet file, `prompt chosen rejected` as in TRL; see `Format.write`."""
-    PAIRS.write(path, pairs)
+    PAIRS.write(path, pairs, facts)
 
 
 def read_pairs(path: str | Path) -> list[PreferencePair]:

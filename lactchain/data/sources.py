@@ -6,7 +6,7 @@ TRL's columns `prompt`, `chosen` and `rejected`, and episodes, rows of `observat
 `completions`, `rewards`, `terminated` and, where it is known, `success`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,9 +71,11 @@ TRAJECTORIES = Format(
 )
 
 
-def write_trajectories(path: str | Path, trajectories: Sequence[Trajectory]) -> None:
+def write_trajectories(
+    path: str | Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any] | None = None
+) -> None:
     """Writes episodes to one parquet file; see `Format.write`."""
-    TRAJECTORIES.write(path, trajectories)
+    TRAJECTORIES.write(path, trajectories, facts)
 
 
 def read_trajectories(path: str | Path) -> list[Trajectory]:

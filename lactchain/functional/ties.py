@@ -1,8 +1,7 @@
 """Which scores are equal, and so who is the best, decided by rule where rounding would decide.
 
 The order in which a processor adds, and the batch that a row is in, change the last bits of a
-score. Scores that differ by no more than that are equal; among equals the shortest candidate is the
-best, and among those the first.
+score. Scores that differ by no more than that are equal; who uses them says who wins among equals.
 """
 
 import numpy as np

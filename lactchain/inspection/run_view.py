@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lactchain import plugins
 from lactchain.config.settings import EnvironmentConfig, known_fields
@@ -108,7 +108,7 @@ class RunView:
         return found
 
     @cached_property
-    def stages(self) -> dict[str, Self]:
+    def stages(self) -> "dict[str, RunView]":
         """The runs inside this one by relative path, in the order they were started."""
         inside = sorted({f.parent for f in self.directory.rglob(RUN_FILE)} - {self.directory})
         stages = {f.relative_to(self.directory).as_posix(): RunView(f) for f in inside}
@@ -117,7 +117,7 @@ class RunView:
         return {name: stages[name] for name in order}
 
     @property
-    def parts(self) -> dict[str, Self]:
+    def parts(self) -> "dict[str, RunView]":
         """The run itself, under an empty name, and its stages."""
         return {"": self, **self.stages}
 

@@ -329,8 +329,8 @@ def _pooling_of(folder: Path) -> tuple[Path, dict[str, Any]]:
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise DataError(f"{listed}: damaged ({error!r}); {mend(folder)}") from error
     if others := [kind for kind, _ in parts if kind not in ("Transformer", "Pooling", "Normalize")]:
-        modules = "%s: %s is left out: the pooled token is what is read"
-        log.warning(modules, listed, ", ".join(others))
+        message = "%s: %s is left out: the pooled token is what is read"
+        log.warning(message, listed, ", ".join(others))
     places = [folder / place / "config.json" for kind, place in parts if kind == "Pooling"]
     return (places[0], read_model_json(places[0])) if places else (listed, {})
 

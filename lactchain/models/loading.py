@@ -148,7 +148,7 @@ def load_base(
             f"{config.bits}bit"
         )
     if all_trained and config.dtype == "bfloat16":
-        line = "%s: all weights are trained in bfloat16, which rounds most updates away; "
+        line = "%s: all weights are trained in bfloat16, which rounds most of their updates away; "
         log.warning(line + "leave dtype at auto, or train an adapter", path)
     known = held(files, dtype) if shared and config.bits is None else {}
     with readable(path), quiet(progress=num_bytes > SMALL_MODEL_BYTES):

@@ -72,7 +72,7 @@ class Recorder:
         folder = self.run.path(f"round_{number}/inspection")
         if not distributed.is_main() or is_inspection(folder):
             return
-        stage, text = folder.parent, TokenTexts(load_own_tokenizer(actor)).row
+        stage, row_of = folder.parent, TokenTexts(load_own_tokenizer(actor)).row
         episodes = read_trajectories(stage / "evaluation/trajectories")
         greedy = [episodes[place] for place in self.asked]
         found = find_candidates([episode.observations[0] for episode in greedy], stage)
@@ -83,14 +83,14 @@ class Recorder:
         outcomes = self.rollouts.outcomes(states, actions, self.config.run.seed)
         worth = self._worth([*map(_first_decision, greedy), *outcomes], critic)
         known = zip(self.asked, greedy, self._known(stage), worth, strict=False)
-        answers = [text(e.actions[0]) | answer_row(place, e) | k | w for place, e, k, w in known]
+        answers = [row_of(e.actions[0]) | answer_row(place, e) | k | w for place, e, k, w in known]
         asked = zip(places, candidates, outcomes, worth[len(greedy) :], strict=True)
         write_tables(
             folder,
             self._meta(critic),
             answers=answers,
             candidates=[
-                text(action) | {"state_id": place} | counts | _earned(outcome) | {"score": w["q"]}
+                row_of(action) | {"state_id": place} | counts | _earned(outcome) | {"score": w["q"]}
                 for place, (action, counts), outcome, w in asked
             ],
         )

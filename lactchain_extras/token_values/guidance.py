@@ -294,7 +294,7 @@ class CompletionRanking:
 
 
 def best_of(scores: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The place of the best of C candidates, (...).
+    """The place of the best of C candidates, (...); of equals the shortest, of these the first.
 
     Args:
         scores: (..., C).

@@ -1,6 +1,6 @@
 """The automaton of legal completions: which tokens may follow, for chains of actions.
 
-Constrained decoding walks it. A state is "n actions said so far, and these tokens of the next
+Constrained decoding walks it. A state is "n actions so far, and these tokens of the next
 piece", so its size grows with the number of actions times the length of a chain and not with the
 number of chains.
 """
@@ -53,9 +53,9 @@ def build_automaton(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -
         raise ConfigError("actor.decoding: expected free, since any text is a completion here")
     pieces = _pieces(grammar, tokenizer)
     # A state's legal tokens, and the state behind each. The chains of the same number of actions
-    # meet in one state, `said`, whatever the actions were: so the automaton stays small.
+    # meet in one state, `before`, whatever the actions were: so the automaton stays small.
     edges: list[dict[int, int]] = [{}]
-    # Tokens of the longest way to `said`, and of the longest completion.
+    # Tokens of the longest way to `before`, and of the longest completion.
     before = to_before = longest = 0
     for count in range(1, grammar.max_chain_length + 1):
         edges.append({})
@@ -85,7 +85,7 @@ def _add_path(edges: list[dict[int, int]], state: int, piece: Sequence[int], tar
 
 
 Pieces = dict[tuple[bool, bool, int], tuple[int, ...]]
-"""Tokens of an action that is (said later than first, the final one, this number)."""
+"""Tokens of an action that is (later than first, the final one, this number)."""
 
 
 def _pieces(grammar: ChainGrammar, tokenizer: PreTrainedTokenizerBase) -> Pieces:
