@@ -64,7 +64,8 @@ def write_table(
     The folder is made where there is none.
 
     Args:
-        kind, version: those of a `Format`; readers refuse others.
+        kind: what the rows are ("trajectories", "pairs"); readers refuse another kind.
+        version: schema version of that kind; readers refuse another one.
         facts: what else the manifest records.
     """
     buffer = io.BytesIO()

@@ -114,7 +114,10 @@ def _warn_of_other_words(config: Any) -> None:
             log.warning(
                 "actor.model: %s was trained with environment.%s %s, and is asked with %s; "
                 "its answers may be no chains",
-                *(actor.adapter or actor.model, name, before, now),
+                actor.adapter or actor.model,
+                name,
+                before,
+                now,
             )
 
 

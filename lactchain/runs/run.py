@@ -319,7 +319,9 @@ class OptionalTracker:
         except Exception as error:  # noqa: BLE001  - of whatever kind: it is no part of the run
             log.warning(
                 "%s failed (%s: %s): the run goes on without it, and metrics.jsonl has all figures",
-                *(self._name, type(error).__name__, error),
+                self._name,
+                type(error).__name__,
+                error,
             )
             self._tracker = None
             return None
