@@ -9,7 +9,7 @@ import json
 import random
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 import transformers
 from accelerate.utils import save_fsdp_optimizer
 from peft import PeftModel
+from peft.helpers import disable_input_dtype_casting
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader
@@ -132,6 +133,17 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
         loss = super().training_step(model, inputs, *args)
         self._micro_batches.append((inputs, loss))
         return loss
+
+    def compute_loss_context_manager(self) -> ExitStack:
+        """In bfloat16 the products of an adapter are in bfloat16, too; what is trained is float32.
+
+        PEFT would take all that a layer reads to float32: a quarter of a step's time.
+        """
+        context = super().compute_loss_context_manager()
+        if isinstance(self.model, PeftModel) and self.model.dtype == torch.bfloat16:
+            context.enter_context(torch.autocast(self.args.device.type, torch.bfloat16))
+            context.enter_context(disable_input_dtype_casting(self.model))
+        return context
 
     def on_substep_end(self, args, state, control, **kwargs) -> None:
         """Ends the training within an update, if a signal came to any process.
