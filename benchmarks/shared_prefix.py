@@ -9,9 +9,11 @@ repeats, and the median of the ratios within a repeat. The losses of the first s
     OMP_NUM_THREADS=1 python benchmarks/shared_prefix.py --shared 100 --repeats 20
 
 With the folder of a model: SimPO with an adapter of rank 16 on 8 pairs (prompts of 86 tokens, of
-which 49 are shared; completions of 19 and 13), float32, and TRL's CPOTrainer on the same rows.
+which 49 are shared; completions of 19 and 13), and TRL's CPOTrainer on the same rows. Of a model in
+bfloat16 both pass through it under autocast.
 
     OMP_NUM_THREADS=1 python benchmarks/shared_prefix.py --model MODEL --repeats 3
+    OMP_NUM_THREADS=1 python benchmarks/shared_prefix.py --model MODEL --dtype bfloat16
 """
 
 import argparse
@@ -29,6 +31,7 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel, Pre
 from lactchain.config.settings import ActorConfig, LoraSettings
 from lactchain.functional.losses import simpo_loss
 from lactchain.functional.tokens import masked_mean
+from lactchain.models.adapters import as_its_base
 from lactchain.models.attention import can_read_once
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
@@ -67,10 +70,11 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--model", help="folder of a model, to compare with TRL's trainer")
+    parser.add_argument("--dtype", default="float32", help="of that model: float32 or bfloat16")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.model:
-        compare_with_trl(options.model, options.repeats)
+        compare_with_trl(options.model, options.dtype, options.repeats)
         return
     for shape, sizes in SHAPES.items():
         for name, make in (("cloning", cloning_step), ("SimPO", simpo_step)):
@@ -128,9 +132,9 @@ def simpo_step(model: MistralForCausalLM, options: argparse.Namespace) -> Step:
     return trained(model, loss)
 
 
-def compare_with_trl(folder: str, repeats: int) -> None:
+def compare_with_trl(folder: str, dtype: str, repeats: int) -> None:
     """Prints what an update takes by TRL, by whole rows, and with what is shared read once."""
-    actor = ActorConfig(folder, lora=LoraSettings(), dtype="float32")
+    actor = ActorConfig(folder, lora=LoraSettings(), dtype=dtype)
     model, tokenizer = load_actor(actor, trainable=True)
     can_read_once(model)
     options = argparse.Namespace(rows=8, tokens=86, shared=49)
@@ -156,7 +160,8 @@ def compare_with_trl(folder: str, repeats: int) -> None:
 
 def by_us(model: PreTrainedModel, rows: list[dict[str, list[int]]], once: bool) -> Tensor:
     batch = PreferenceCollator(0, once)(rows)
-    logprobs, branch = completion_logprobs(model, batch, model.dtype)
+    with as_its_base(model):
+        logprobs, branch = completion_logprobs(model, batch, model.dtype)
     chosen, rejected = (masked_mean(logprobs, branch == side, dim=1) for side in (CHOSEN, REJECTED))
     return simpo_loss(chosen, rejected, 2.0, 0.5)[0].mean()
 
@@ -182,7 +187,8 @@ def trl_loss(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Call
             batch[f"{side}_input_ids"] = torch.tensor(ids)
             batch[f"{side}_labels"] = torch.tensor(labels)
             batch[f"{side}_attention_mask"] = torch.ones_like(batch[f"{side}_input_ids"])
-        return trainer.compute_loss(trainer.model, batch)
+        with torch.autocast("cpu", torch.bfloat16, enabled=model.dtype == torch.bfloat16):
+            return trainer.compute_loss(trainer.model, batch)
 
     return loss
 

@@ -19,7 +19,6 @@ import torch
 import transformers
 from accelerate.utils import save_fsdp_optimizer
 from peft import PeftModel
-from peft.helpers import disable_input_dtype_casting
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader
@@ -29,7 +28,7 @@ from transformers.trainer import SCHEDULER_NAME
 from transformers.trainer_utils import TrainOutput
 
 from lactchain.errors import Interrupted, NonFiniteError
-from lactchain.models.adapters import base_folder, write_adapter_record
+from lactchain.models.adapters import as_its_base, base_folder, write_adapter_record
 from lactchain.models.headed import load_trained
 from lactchain.models.loading import readable
 from lactchain.models.runtime import is_sharded, local, quiet, whole_state
@@ -135,14 +134,9 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
         return loss
 
     def compute_loss_context_manager(self) -> ExitStack:
-        """In bfloat16 the products of an adapter are in bfloat16, too; what is trained is float32.
-
-        PEFT would take all that a layer reads to float32: a quarter of a step's time.
-        """
+        """Passes through the model: those of an adapter in the type of its base."""
         context = super().compute_loss_context_manager()
-        if isinstance(self.model, PeftModel) and self.model.dtype == torch.bfloat16:
-            context.enter_context(torch.autocast(self.args.device.type, torch.bfloat16))
-            context.enter_context(disable_input_dtype_casting(self.model))
+        context.enter_context(as_its_base(self.model))
         return context
 
     def on_substep_end(self, args, state, control, **kwargs) -> None:
