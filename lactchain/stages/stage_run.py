@@ -157,10 +157,10 @@ def show_place(config: Any) -> None:
     console.print(plain(f"everything is in {folder} ({size})"), soft_wrap=True)
 
 
-def write_page(run_dir: str | Path, under_way: str = "", anew: bool = True) -> None:
+def write_page(run_dir: str | Path, stage: str = "", anew: bool = True) -> None:
     """Draws a run, or mends what a page tells of how far it is; failing costs a warning."""
     try:
-        plugins.call("page", run_dir, under_way=under_way, anew=anew)
+        plugins.call("page", run_dir, under_way=stage, anew=anew)
     except Exception as error:  # noqa: BLE001  - of whatever kind: the run is no part of it
         log.warning("%s: the page is left as it was: %s", run_dir, error)
 
@@ -175,5 +175,5 @@ class LivePage:
         """Shows what there is so far, and that a stage is under way."""
         start = time.perf_counter()
         is_cheap = self._spent <= LIVE_SHARE * (start - self._began)
-        write_page(self._run_dir, under_way=stage, anew=is_cheap)
+        write_page(self._run_dir, stage, is_cheap)
         self._spent += time.perf_counter() - start
