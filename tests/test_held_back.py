@@ -43,6 +43,7 @@ from lactchain_extras.stages.train_mc import TrainMCConfig
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
 HALF = replace(GRID, held_back=HeldBackConfig(0.5))  # 24 of 48 states, so that many lie on the way
+BY_TEXT = replace(GRID, template="relative", held_back=HeldBackConfig(0.5, ["text"]))
 
 
 def held(config):
@@ -100,9 +101,10 @@ def test_an_episode_is_cut_where_it_would_ask_in_a_state_that_is_held_back():
     assert asked(Rollouts(HALF).play(policy, everywhere)) & texts
 
 
-def test_no_text_of_theirs_is_cloned_or_in_pairs_or_in_the_tokenizers_corpus():
-    states, texts = held(HALF)
-    rollouts = Rollouts(HALF)
+@pytest.mark.parametrize("config", [HALF, BY_TEXT], ids=["by state", "by text"])
+def test_no_text_of_theirs_is_cloned_or_in_pairs_or_in_the_tokenizers_corpus(config):
+    states, texts = held(config)
+    rollouts = Rollouts(config)
     policy = RandomChains(rollouts.env.grammar)
     examples = behavior_examples(rollouts.env, BEHAVIOR, seed=0)
     assert not {text for text, _ in examples} & texts
@@ -110,7 +112,8 @@ def test_no_text_of_theirs_is_cloned_or_in_pairs_or_in_the_tokenizers_corpus():
     pairs, _ = make_preferences(policy, None, rollouts, settings)
     assert pairs and not {pair.prompt for pair in pairs} & texts
     assert not [pair for pair in pairs if pair.state in states]
-    assert texts & set(corpus(GRID)) and not texts & set(corpus(HALF))
+    assert texts & set(corpus(replace(config, held_back=None)))
+    assert not texts & set(corpus(config))
 
 
 def test_where_a_completion_leads_to_one_the_state_itself_is_asked():
@@ -239,6 +242,15 @@ def test_texts_that_are_practised_all_the_same_are_warned_of(caplog):
     assert "24 of 24 start states that are held back read like practised ones" in caplog.text
     caplog.clear()
     evaluate(NO_CHAIN, HALF)
+    assert not caplog.text
+
+
+def test_by_text_nothing_that_is_held_back_reads_like_what_is_practised(caplog):
+    states, texts = held(BY_TEXT)
+    env = make_language_env(BY_TEXT)
+    plain = {env.texts(state)[0] for state in env.view_states()}
+    assert len(plain & texts) == round(0.5 * len(plain)) < len(states)
+    evaluate(NO_CHAIN, BY_TEXT)
     assert not caplog.text
 
 

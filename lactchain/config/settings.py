@@ -88,7 +88,8 @@ class HeldBackConfig(Bounded):
     """Share of the start states, in (0, 1). Which ones is always the same, whatever the seed."""
     by: list[str] = field(default_factory=list)
     """Fields of a state, such as [goal_x, goal_y]: states that are equal in them are held back
-    together, here whole goals, and the share is of these. None: each state by itself."""
+    together, here whole goals, and the share is of these. None: each state by itself. [text]: all
+    states that read alike when an episode begins."""
 
 
 @dataclass(frozen=True)

@@ -349,7 +349,7 @@ def _warn_if_alike(practised: Sequence[Trajectory], held_back: Sequence[Trajecto
     if alike := sum(trajectory.observations[0] in known for trajectory in held_back):
         log.warning(
             "%d of %d start states that are held back read like practised ones: name the fields"
-            " that the template shows in environment.held_back.by",
+            " that the template shows in environment.held_back.by, or hold back by [text]",
             *(alike, len(held_back)),
         )
 

@@ -137,6 +137,8 @@ class LanguageEnv(gym.Env[str, str]):
     def held_back(self) -> HeldBack:
         """The states that are not to be practised. They can be played like any others.
 
+        By text, the first time leaves the environment at the beginning of an episode.
+
         Raises:
             ConfigError: some are asked for that the view does not tell.
         """
@@ -147,7 +149,14 @@ class LanguageEnv(gym.Env[str, str]):
                 f"environment.held_back: expected a view with `states` and `get_state`, that of"
                 f" {self.env} has not both; add them, or hold nothing back"
             )
-        return HeldBack.choose(self.start_states(), self._held_back.share, self._held_back.by)
+        starts, share, by = self.start_states(), self._held_back.share, self._held_back.by
+        if by != ["text"] or "text" in starts[0]:
+            return HeldBack.choose(starts, share, by)
+        chosen = HeldBack.choose([self._as_read(state) for state in starts], share, by)
+        return HeldBack.of(s for s in self.view_states() if self._as_read(s) in chosen)
+
+    def _as_read(self, state: State) -> State:
+        return {"text": self.texts(state)[0]}
 
     def texts(self, state: State) -> tuple[str, ...]:
         """Every observation that states this state: plain, after a bump, after a refusal.

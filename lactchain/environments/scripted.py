@@ -157,13 +157,13 @@ def random_play_texts(env: LanguageEnv, num_episodes: int = 200, seed: int = 0) 
     that is among the texts. It is cut where it comes to a state that is held back. The seeds of
     episodes count on from that of the first.
     """
-    policy = RandomChains(env.grammar)
+    policy, held_back = RandomChains(env.grammar), env.held_back
     for episode in range(seed, seed + num_episodes):
         observation, info = env.reset(seed=episode)
         seeds = range(episode * env.max_chains, (episode + 1) * env.max_chains)
         completions = iter(["", *(action.text for action in policy.act([""] * len(seeds), seeds))])
         over = False
-        while info["state"] not in env.held_back:
+        while info["state"] not in held_back:
             yield observation
             if over:
                 break

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial, singledispatch
@@ -364,6 +364,11 @@ class HeldBack:
                 " none back"
             )
         return cls(tuple(by), frozenset(values[:count]))
+
+    @classmethod
+    def of(cls, states: Iterable[State]) -> Self:
+        """Exactly these states."""
+        return cls(values=frozenset(_value(state, ()) for state in states))
 
     def __contains__(self, state: State) -> bool:
         return bool(self.values) and _value(state, self.by) in self.values
