@@ -24,7 +24,9 @@ from training_setups import exit_codes, logs
 
 from lactchain import ConfigError, RunConfig, read_trajectories
 from lactchain.config.parsing import load as read_config
+from lactchain.data.evaluations import read_episodes
 from lactchain.errors import CollapseError
+from lactchain.inspection.run_view import RunView
 from lactchain.runs.run import read_metrics
 from lactchain.stages import round_results, run_pipeline
 from lactchain.stages.pipeline_config import SelectionConfig
@@ -218,6 +220,10 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
     assert second["loss"]["target_kl"] == first["loss"]["target_kl"] / 2 == 5e5
     assert not list(run_dir.rglob("checkpoint-*"))
     written = read_summary(run_dir)
+    shown = RunView(run_dir).results  # what is reported of, not what rounds were compared by
+    for number, results in shown.items():
+        assert results == read_episodes(run_dir / f"round_{number}/evaluation/episodes.json")
+    assert len(shown) == 3
     (run_dir / "summary.json").unlink()
     run_here("run_pipeline", config)
     assert read_summary(run_dir) == written

@@ -121,15 +121,22 @@ class RunView:
         """The run itself, under an empty name, and its stages."""
         return {"": self, **self.stages}
 
+    @property
+    def evaluated(self) -> "dict[int, RunView]":
+        """The evaluation of each round; what is played to compare rounds (`selection`) is none."""
+        named = {
+            round_of(n): stage for n, stage in self.stages.items() if n.endswith("/evaluation")
+        }
+        return {number: stage for number, stage in named.items() if number is not None}
+
     @cached_property
     def results(self) -> dict[int | None, list[evaluations.EpisodeResult]]:
         """How each episode of the evaluations went, by round; of a run without rounds, under None.
 
         Where there are only those before and after training, these are rounds 0 and 1.
         """
-        evaluated = {n: stage for n, stage in self.stages.items() if "after" in stage.episodes}
-        rounds = {round_of(name): stage.episodes["after"] for name, stage in evaluated.items()}
-        rounds.pop(None, None)
+        played = {number: stage.episodes for number, stage in self.evaluated.items()}
+        rounds = {number: found["after"] for number, found in played.items() if "after" in found}
         if rounds or "after" not in self.episodes:
             return rounds
         names = {0: "before", 1: "after"} if "before" in self.episodes else {None: "after"}

@@ -11,7 +11,7 @@ from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import EpisodeResult, by_part, success_figures
 from lactchain.data.intervals import share_interval
 from lactchain.environments.views import State
-from lactchain.inspection.run_view import RunView, round_of
+from lactchain.inspection.run_view import RunView
 from lactchain.runs.process import on_processes
 from lactchain.types import Trajectory
 from lactchain_extras.explorer.inspections import token_values
@@ -198,7 +198,7 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
 def _how_played(view: RunView) -> tuple[str, bool]:
     """How the last evaluation chose completions, in words, and whether that is luck."""
     number = chosen_round(view)
-    stage = view if number is None else view.stages.get(f"round_{number}/evaluation")
+    stage = view if number is None else view.evaluated.get(number)
     actor = (stage.config.get("actor") if stage else None) or {}
     if actor.get("decoding") == "scored" and actor.get("values"):
         return ", by the completion of the highest value", False
@@ -216,8 +216,7 @@ def before_and_after(
     It is the one farthest from the goal that was failed first and solved in the end; where none
     was, one that took fewer completions in the end.
     """
-    evaluated = {n: stage for n, stage in view.stages.items() if n.endswith("/evaluation")}
-    rounds = {round_of(n): stage for n, stage in evaluated.items() if stage.trajectories}
+    rounds = {number: stage for number, stage in view.evaluated.items() if stage.trajectories}
     if len(rounds) < 2:
         return None, None
     first, last = rounds[min(rounds)], rounds.get(number) or rounds[max(rounds)]
