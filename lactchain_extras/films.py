@@ -50,7 +50,7 @@ def film(
     if "rgb_array" not in world.metadata.get("render_modes", ()):
         raise ConfigError(
             f"environment.id: expected a world that draws itself, got {environment.id}, which has"
-            " no render_mode rgb_array; give it one, or play without --gif"
+            " no render_mode rgb_array; give it one for moving pictures"
         )
     # As an argument it would not reach a world that is registered in words already.
     world.unwrapped.render_mode = "rgb_array"
