@@ -53,10 +53,7 @@ def hidden(model) -> torch.Tensor:
 
 @pytest.mark.parametrize("order", [("actor", "critic"), ("critic", "actor")])
 def test_two_have_one_base_until_both_are_gone_and_compute_as_alone(config, loads, order):
-    alone = {}
-    for name, load in loads.items():
-        alone[name] = hidden(load())
-        gc.collect()
+    alone = {name: hidden(load(trainable=True).eval()) for name, load in loads.items()}
     models = {name: loads[name]() for name in order}
     assert places(models["actor"]) == places(models["critic"])
     assert not torch.equal(alone["actor"], alone["critic"])

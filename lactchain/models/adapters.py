@@ -300,9 +300,7 @@ def _host(model: PreTrainedModel, settings: PeftConfig, key: str) -> PeftModel:
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         warnings.filterwarnings("ignore", "`lora_bias=True` was passed", PeftWarning)  # see merged
         try:
-            # What is trained is in float32; what plays is as its base, as it was in training.
-            in_float32 = not settings.inference_mode
-            hosted = get_peft_model(model, settings, autocast_adapter_dtype=in_float32)
+            hosted = get_peft_model(model, settings)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001  - PEFT's own errors are of every kind (0.21)
