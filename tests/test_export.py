@@ -62,8 +62,8 @@ def test_in_float32_it_is_the_trained_model(base, adapter, tmp_path):
     assert model.dtype == torch.float32
     trained, tokenizer = load_actor(config)
     plain, _ = load_actor(ActorConfig(str(base), dtype="float32"))
-    # Of unlikely tokens, at -13, the last digits of float32 alone are 1e-6 of that.
-    torch.testing.assert_close(logprobs(model), logprobs(trained), atol=1e-5, rtol=1e-6)
+    # Of unlikely tokens, at -13, the last digits of float32 alone are some 1e-6 of that.
+    torch.testing.assert_close(logprobs(model), logprobs(trained), atol=1e-4, rtol=1e-5)
     assert (logprobs(model) - logprobs(plain)).abs().max() > 1e-3
     assert facts["num_parameters"] == sum(p.numel() for p in model.parameters())
     assert facts["share_of_update_kept"] == pytest.approx(1, abs=1e-3)
