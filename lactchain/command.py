@@ -174,4 +174,6 @@ def usage(name: str, docstring: str) -> str:
         (r"configs/accelerate", '"$(lactchain configs)"/accelerate'),
     ):
         docstring = re.sub(written, meant, docstring)
-    return f"{docstring}\n--config takes a file, or one of: {', '.join(shipped_settings(name))}\n"
+    names = ", ".join(shipped_settings(name))
+    short = "" if name in {*FIRST, *MANY} else " (as the first word it needs no --config)"
+    return f"{docstring}\n--config takes a file, or one of: {names}{short}\n"

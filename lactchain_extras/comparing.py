@@ -229,7 +229,10 @@ def _difference(before: np.ndarray, after: np.ndarray, better: int = 1) -> str:
 def _mean(cells: Sequence[Any]) -> str:
     """A mean with its interval, or the word that stands for a figure that is not known."""
     words = [cell for cell in cells if isinstance(cell, str)]
-    return words[0] if words else "{:.4g} ± {:.2g}".format(*student(cells))
+    if words:
+        return words[0]
+    mean, half = student(cells)
+    return f"{mean:.4g} ± {float(f'{half:.2g}'):g}"  # two digits, of hundreds too
 
 
 def _short(value: Any) -> str:

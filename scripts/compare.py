@@ -3,6 +3,8 @@
 python scripts/compare.py --config configs/compare/seeds.yaml
 python scripts/compare.py --config configs/compare/rounds.yaml
 python scripts/compare.py --runs '[runs/seed_0, runs/seed_1, runs/seed_2]' --show 10
+
+The two configurations are of the quickstart: with two seeds, and its first round beside its clone.
 """
 
 from lactchain.runs.process import launch

@@ -180,6 +180,7 @@ def test_runs_that_differ_in_their_seed_alone_are_a_mean_with_its_interval(run):
     assert first["success"] == "0.5 ± 1.2"  # 4.303 * 0.5 / sqrt(3)
     assert first["CPU s"] == "–"
     assert (second["runs"], second["seeds"], second["rounds"]) == ("b0", 2, "2 ± 0")
+    assert comparing._mean([200.0, 260.0]) == "230 ± 380"  # 12.71 * 42.43 / sqrt(2)
 
 
 def test_a_seed_that_was_run_twice_is_no_sample_of_seeds(run):

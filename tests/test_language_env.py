@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 import lactchain.environments.language as language
-from lactchain import ConfigError, EnvironmentConfig, LanguageEnv, language_env, make_language_env
+from lactchain import (
+    ConfigError,
+    EnvironmentConfig,
+    LanguageEnv,
+    TextView,
+    language_env,
+    make_language_env,
+)
 from lactchain.environments.views import tabular_model
 from lactchain.worlds.gridworld import GridWorld
 
@@ -52,6 +59,30 @@ def test_a_chain_stops_where_the_episode_ends():
     assert info["rewards"] == [0.0, 0.0, 1.0]
     with pytest.raises(gym.error.ResetNeeded):
         env.step(chain)
+
+
+class Bell(gym.Env):
+    """Ringing ends an episode, and leaves all as it was."""
+
+    observation_space, action_space = gym.spaces.Discrete(1), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, action == 1, False, {}
+
+    def text_view(self):
+        states = {"get_state": lambda env: {"at": 0}, "set_state": lambda env, state: None}
+        return TextView(("wait", "ring"), "A bell.{feedback}", lambda *_: {}, **states)
+
+
+def test_an_action_that_ends_the_episode_is_no_bump():
+    env = language.LanguageEnv(Bell())
+    env.reset(seed=0)
+    info = env.step(env.grammar.render([0, 1]))[4]
+    assert (info["executed"], info["bumped"]) == (["wait", "ring"], [True, False])
 
 
 def test_text_that_is_no_chain_executes_nothing_and_is_penalised():

@@ -60,12 +60,12 @@ class LanguageEnv(gym.Env[str, str]):
 
     ## Information
     JSON can hold it. For each executed action: `executed` (its name), `rewards`, `bumped` (it left
-    the state as it was), `positions` (where it led); empty on reset. For the completion:
-    `invalid_action`, `invalid_reason` (None, or a reason code of the extractor), `state` (None if
-    the view cannot read it), `success` (the episode has terminated and ended well; None if the view
-    does not say what that is). Only where it applies: `unheard`, True: the text was no chain, and
-    neither the world nor `invalid_penalty` has a rule for it; `remembered`: with a history, the
-    observations and completions that it holds.
+    the state as it was, and the episode went on), `positions` (where it led); empty on reset. For
+    the completion: `invalid_action`, `invalid_reason` (None, or a reason code of the extractor),
+    `state` (None if the view cannot read it), `success` (the episode has terminated and ended well;
+    None if the view does not say what that is). Only where it applies: `unheard`, True: the text
+    was no chain, and neither the world nor `invalid_penalty` has a rule for it; `remembered`: with
+    a history, the observations and completions that it holds.
 
     ## Arguments
     - `env`: an environment with a `Discrete` action space that starts at 0, or with spaces that are
@@ -266,7 +266,7 @@ class LanguageEnv(gym.Env[str, str]):
             info["state"] = state
             info["executed"].append(name)
             info["rewards"].append(float(reward))
-            info["bumped"].append(state is not None and state == before)
+            info["bumped"].append(state is not None and state == before and not terminated)
             info["positions"].append(self.view.position(self.env) if self.view.position else [])
             if terminated or truncated:
                 break

@@ -30,6 +30,8 @@ from rich.text import Text
 console = Console(highlight=False)
 MOST_SHOWN = 2000
 """Characters of a line on the console: what is wrong may hold a whole file."""
+LONGEST_NAME = 32
+"""Characters of a name, in the first column of a table, up to which it is kept in one piece."""
 FRAMES_PER_SECOND = 4
 SECONDS_BETWEEN_LINES = 60.0
 """How often a log is told, which shows no live line."""
@@ -111,9 +113,10 @@ def plain(text: str) -> Text:
 
 
 def figures(title: str, values: Mapping[str, Any]) -> None:
-    """Prints names and values, one a line; values within values are left out."""
-    plain_values = {k: v for k, v in values.items() if not isinstance(v, Mapping | list | tuple)}
-    table(title, [{"figure": name, "value": value} for name, value in plain_values.items()])
+    """Prints names and values, one a line, but nothing of None, nor of values within values."""
+    hidden = Mapping | list | tuple | None
+    known = {name: value for name, value in values.items() if not isinstance(value, hidden)}
+    table(title, [{"figure": name, "value": value} for name, value in known.items()])
 
 
 class GrowingTable:
@@ -159,10 +162,13 @@ class LogLines(logging.StreamHandler):
 def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows under the keys of the first one; floats with four significant digits."""
     printed = Table(title=plain(title), title_justify="left")
-    for key in rows[0]:
-        printed.add_column(plain(key), overflow="fold")
-    for row in rows:
-        printed.add_row(*(plain(cell(value)) for value in row.values()))
+    cells = [[cell(value) for value in row.values()] for row in rows]
+    names = max(len(row[0]) for row in cells)
+    for number, key in enumerate(rows[0]):  # of what is too wide, names are broken last
+        whole = number == 0 and names <= LONGEST_NAME
+        printed.add_column(plain(key), overflow="fold", no_wrap=whole)
+    for row in cells:
+        printed.add_row(*map(plain, row))
     console.print(printed)
 
 

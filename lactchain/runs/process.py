@@ -104,7 +104,9 @@ def launch(
     console.quiet = not distributed.is_main()
     alone = True
     try:
-        about = filter(None, (usage, inspect.getmodule(main).__doc__, QUESTIONS))
+        usage, about = usage or "", inspect.getmodule(main).__doc__ or ""
+        first, _, rest = about.partition("\n\n")
+        about = filter(None, (usage, rest if first in usage else about, QUESTIONS))
         _options, arguments = take_options(sys.argv[1:])
         name_modules(typed_modules(arguments))
         import_modules(_options.modules)

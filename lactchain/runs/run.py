@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakSet
 
 from lactchain.config.parsing import to_dict
 from lactchain.errors import ConfigError, DataError, LactChainError
@@ -35,6 +36,9 @@ from lactchain.storage.manifests import (
 
 SECONDS_BETWEEN_NOTES = 10.0
 """How often a run notes how long it has worked, as it logs; a kill loses what came after."""
+
+_open_runs: WeakSet["Run"] = WeakSet()
+"""A pipeline, and the stage within it whose records tell that both work."""
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +109,7 @@ class Run(AbstractContextManager["Run"]):
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
         run = cls(directory, found, lock)
+        _open_runs.add(run)
         if run.finished and nothing_under_way():
             log.info("%s: finished, see summary.json in it", directory)
         return run
@@ -196,8 +201,9 @@ class Run(AbstractContextManager["Run"]):
         if distributed.is_main():
             record = {"step": step, "time": round(time.time(), 3), **metrics}
             files.append_json_lines(self.directory / "metrics.jsonl", [record])
-            if time.perf_counter() - self._noted > SECONDS_BETWEEN_NOTES:
-                self._note_time()
+            for run in _open_runs:
+                if time.perf_counter() - run._noted > SECONDS_BETWEEN_NOTES:
+                    run._note_time()
 
     def log_once(self, metrics: Mapping[str, Any], step: int) -> Mapping[str, Any]:
         """The same, unless that step has such a record: a part that is repeated is silent.

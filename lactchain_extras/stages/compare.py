@@ -1,4 +1,4 @@
-"""Compares runs: what they came to, which settings differ, and who solves what the other does not.
+"""Compares runs in one world: figures, settings, and which start states were gained and lost.
 
 Runs that differ in their seed alone are one row more: means over seeds, with intervals.
 
@@ -43,8 +43,9 @@ def main(config: CompareConfig) -> None:
             console.print(plain(line), soft_wrap=True)
     if differing := comparing.settings(runs):
         table("Settings that differ", differing)
-    title = f"From {len(compared[0].starts)} start states in common, less the first (95 % interval)"
-    table(title, [pair.row() for pair in compared])
+    counted = f"From {len(compared[0].starts)} start states in common, less the first"
+    meant = "95 % interval; the fewer completions the better"
+    table(f"{counted} ({meant})", [pair.row() for pair in compared])
     for pair in compared:
         if changes := pair.changes(config.show):
             table(f"{pair.other.directory}: lost, then gained", changes)

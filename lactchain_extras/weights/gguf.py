@@ -123,7 +123,10 @@ def _not_kept(
     """What the folder does not have of the file, in words."""
     pre, cut = facts.get("tokenizer.ggml.pre", "default"), tokenizer.backend_tokenizer.pre_tokenizer
     if pre not in GPT2_CUTS and isinstance(cut, tokenizers.pre_tokenizers.ByteLevel):
-        yield f"GPT-2's rule for cutting texts into words takes the place of its own, `{pre}`"
+        yield (
+            f"how it cuts a text into words before tokens (`{pre}`) is not known to transformers:"
+            " GPT-2's way takes its place, so that a few texts become other tokens"
+        )
     if tokenizer.chat_template is None:
         yield "it has no chat template; put a chat_template.jinja into the folder"
     turned = [name for name in facts if ".rope.scaling." in name and "gpt-oss" not in name]
