@@ -1,6 +1,7 @@
 """An exported actor or critic is the trained one, in one folder that needs no adapters."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,16 @@ def test_the_share_that_a_type_keeps_is_measured(dtype, base, adapter, tmp_path)
     assert share == pytest.approx(taken / total, rel=1e-3)
     assert (0.9 if dtype == "float16" else 0.2) < share < 1.1
     assert export.main(config) == summary
+
+
+def test_models_on_the_same_base_are_not_rounded_with_the_export(base, adapter, tmp_path):
+    beside, _ = load_actor(ActorConfig(str(base), dtype="float32"))
+    before = logprobs(beside)
+    actor = ActorConfig(str(base))
+    for name, config in enumerate((replace(actor, adapter=str(adapter)), actor)):
+        export_actor(config, tmp_path / str(name), "bfloat16")
+        assert {weight.dtype for weight in beside.parameters()} == {torch.float32}
+        assert torch.equal(logprobs(beside), before)
 
 
 def test_an_actor_without_an_adapter_is_rounded_only(base, tmp_path):

@@ -20,7 +20,7 @@ from lactchain.errors import DataError, NonFiniteError
 from lactchain.models.actor import POLICY_FILE
 from lactchain.models.adapters import base_checksum, merged
 from lactchain.models.loading import load_actor
-from lactchain.models.runtime import quiet
+from lactchain.models.runtime import own_parameters, quiet
 from lactchain.models.weights import check_weights, resolve_weights
 from lactchain.storage.manifests import write_manifest
 
@@ -58,6 +58,8 @@ def export_actor(config: PlayerConfig, folder: str | Path, dtype: ExportType) ->
         )
     facts = {"num_parameters": sum(weight.numel() for weight in model.parameters())}
     facts |= {"dtype": dtype} | _kept(model, base, getattr(torch, dtype))
+    own_parameters(model)  # or whoever shares them has them rounded, too
+    model.tie_weights()
     with quiet():
         model.to(getattr(torch, dtype)).save_pretrained(folder)
     for pattern in BESIDE:
