@@ -195,6 +195,7 @@ def test_a_run_that_has_just_begun_has_a_page_that_names_worlds_nobody_imported(
     assert "drawn by lactchain report --import my_worlds" in render(open_run(run))
     assert "finished" not in page.texts and "Stopped: at the beginning." in " ".join(page.texts)
     assert page.table("episodes")["round"] == []
+    assert "Nothing has been evaluated yet" in " ".join(page.texts)
 
 
 def test_a_page_tells_each_stage_that_begins_but_is_not_all_written_anew_each_time(run, tmp_path):
@@ -209,6 +210,7 @@ def test_a_page_tells_each_stage_that_begins_but_is_not_all_written_anew_each_ti
     pages = [page.partition("</span><br>All else on this page is of ") for page in (whole, mended)]
     told = [there.rpartition(": round_3/")[2].partition(" ")[0] for there, _, _ in pages]
     assert told == ["critic.", "simpo."]
+    assert "Nothing has been evaluated yet" not in whole
     assert pages[0][2] == pages[1][2]
 
 

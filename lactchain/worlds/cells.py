@@ -93,6 +93,11 @@ class CellTables:
         """The inverse of `state_number`; JSON can hold it."""
         return dict(zip(self.fields, self.observations[state].tolist(), strict=True))
 
+    @property
+    def starting(self) -> list[dict[str, int]]:
+        """The states that an episode may start in."""
+        return [self.state_fields(state) for state in self.start_states]
+
     def outcome(self, state: int, action: int) -> tuple[float, bool, int]:
         """The reward of an action in a state, whether it bumps, and the state that follows."""
         after = self.next_state.item(state, action)
