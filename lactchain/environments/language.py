@@ -202,7 +202,9 @@ class LanguageEnv(gym.Env[str, str]):
         if self._over:
             raise gym.error.ResetNeeded("the episode is over: call reset() before step()")
         self._num_chains += 1
-        self._remembered.append(self._printable(action))
+        # What is no letter of any language shows as a question mark.
+        shown = (c if c.isprintable() or c in string.printable else "?" for c in action)
+        self._remembered.append("".join(shown))
         reading = None if self.view.reads else self.read(action)
         if reading is None:
             (reward, terminated, truncated, info), feedback = self._play([action]), ""
@@ -298,10 +300,6 @@ class LanguageEnv(gym.Env[str, str]):
         if isinstance(self.env.action_space, spaces.Discrete):
             return chain.actions
         return chain.utterances or [self.view.action_names[action] for action in chain.actions]
-
-    def _printable(self, text: str) -> str:
-        """A completion as the history shows it: what is no letter of any language becomes `?`."""
-        return "".join(c if c.isprintable() or c in string.printable else "?" for c in text)
 
     def _describe(self, feedback: str = "") -> str:
         return self.view.text(self.env, *self._last, feedback)

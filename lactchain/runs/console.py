@@ -165,8 +165,8 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     cells = [[cell(value) for value in row.values()] for row in rows]
     names = max(len(row[0]) for row in cells)
     for number, key in enumerate(rows[0]):  # of what is too wide, names are broken last
-        whole = number == 0 and names <= LONGEST_NAME
-        printed.add_column(plain(key), overflow="fold", no_wrap=whole)
+        is_name = number == 0 and names <= LONGEST_NAME
+        printed.add_column(plain(key), overflow="fold", no_wrap=is_name)
     for row in cells:
         printed.add_row(*map(plain, row))
     console.print(printed)

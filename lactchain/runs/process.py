@@ -76,9 +76,7 @@ Config = TypeVar("Config")
 log = logging.getLogger(__name__)
 
 
-def launch(
-    main: Callable[[Config], Any], config_class: type[Config], usage: str | None = None
-) -> None:
+def launch(main: Callable[[Config], Any], config_class: type[Config], usage: str = "") -> None:
     """Runs a script: configuration, signals, `main(config)`, exit code.
 
     A `LactChainError` ends the script with its one line and its exit code. `--help` begins with
@@ -104,13 +102,13 @@ def launch(
     console.quiet = not distributed.is_main()
     alone = True
     try:
-        usage, about = usage or "", inspect.getmodule(main).__doc__ or ""
-        first, _, rest = about.partition("\n\n")
-        about = filter(None, (usage, rest if first in usage else about, QUESTIONS))
+        own = inspect.getmodule(main).__doc__ or ""
+        first, _, rest = own.partition("\n\n")
+        about = usage, rest if first in usage else own, QUESTIONS
         _options, arguments = take_options(sys.argv[1:])
         name_modules(typed_modules(arguments))
         import_modules(_options.modules)
-        config = parse(config_class, arguments, "\n".join(about))
+        config = parse(config_class, arguments, "\n".join(filter(None, about)))
         distributed.check_launcher()
         if _options.workers:
             distributed.made = required("engines", "--workers").workers(_options.workers[-1])

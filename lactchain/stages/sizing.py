@@ -68,14 +68,6 @@ def num_epochs(world: WorldFacts, config: Any) -> tuple[int, str]:
     return epochs, f"as many as come to {rows:,} rows: {why}"
 
 
-def num_clones(world: WorldFacts) -> tuple[int, str]:
-    """Chains to clone, by how many different best ways there are to learn."""
-    if not world.num_ways:
-        return FEWEST_CLONES, "as in the smallest worlds, since no way is known beforehand"
-    clones, why = MOST_CLONES_OF_A_WAY * world.num_ways, "for each different best way"
-    return _within(clones, FEWEST_CLONES, MOST_CLONES, f"{MOST_CLONES_OF_A_WAY} {why}")
-
-
 def best_share(world: WorldFacts, config: Any) -> tuple[float, str]:
     """The share of best chains among those that are cloned."""
     if config.environment.template != "brief":
@@ -168,7 +160,12 @@ RULES: dict[str, Callable[[WorldFacts, Any], tuple[Any, str]]] = {
         else (_rounded(0.04 * world.reward_scale), "4 % of the usual return asks for few calls")
     ),
     "actor.max_new_tokens": lambda world, config: room_for_a_chain(config),
-    "warm_start.behavior.num_chains": lambda world, config: num_clones(world),
+    "warm_start.behavior.num_chains": lambda world, config: _within(
+        MOST_CLONES_OF_A_WAY * world.num_ways,
+        FEWEST_CLONES,
+        MOST_CLONES,
+        f"{MOST_CLONES_OF_A_WAY} for each of the {world.num_ways} best ways known beforehand",
+    ),
     "warm_start.behavior.competent_fraction": best_share,
     "warm_start.training.batch_size": lambda world, config: (
         32, "32 over all processes: a form takes many updates"

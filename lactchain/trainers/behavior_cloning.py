@@ -234,13 +234,10 @@ class ReadingCheck(TrainerCallback):
         self._trainer.record(
             **{f"reading/{name}": torch.tensor(value) for name, value in figures.items()}
         )
-        ends = reads(figures, self._target_skill)
-        log.info(
-            "after %d updates a retrieval skill of %.2f, of %g that are asked for%s",
-            *(state.global_step, figures.get("retrieval_skill", 0.0), self._target_skill),
-            ": the actor reads, the cloning ends" if ends else "",
-        )
-        if ends:
+        skill, target = figures.get("retrieval_skill", 0.0), self._target_skill
+        log.info("after %d updates: retrieval skill %.2f of %g", state.global_step, skill, target)
+        if reads(figures, target):
+            log.info("the actor reads: the cloning ends")
             state.max_steps = state.global_step  # so that a resumed run knows it is finished
             control.should_log = control.should_save = control.should_training_stop = True
 
