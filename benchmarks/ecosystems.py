@@ -137,7 +137,7 @@ def measure_equality(num_episodes: int) -> None:
 
 def measure_slow(seconds: float, num_sessions: int, num_steps: int) -> None:
     """Rates of many sessions over that of one, of a world that waits and of one that computes."""
-    for kind, processes in (("waits", 1), ("computes", 1), ("computes", 2)):
+    for kind, processes in (("waits", 1), ("waits", 2), ("computes", 1), ("computes", 2)):
         words = ["--environment.id", "ecosystems:benchmark/Slow-v0"]
         words += ["--environment.kwargs", json.dumps({kind: seconds})]
         words += ["--environment.max_chain_length", "1", "--num_processes", str(processes)]

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import gymnasium as gym
@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from openenv_servers import ask, reset, running, running_world, said, session, step
+from websockets.exceptions import ConnectionClosed
 
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.episodes import Episode
@@ -279,7 +280,14 @@ def test_floors_and_optimum_are_those_of_going_through_all_chains_one_by_one(con
     assert told["floors"]["random"]["return"] == pytest.approx(drawn[starts].mean())
 
 
-def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
+def play_on(player):
+    with suppress(ConnectionClosed):
+        while True:
+            said(player, reset(seed=0))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
     """Two processes share the sessions; with the first one both end."""
     words = ("serve", "--config", "gridworld_tiny", "--num_processes", "2", "--max_sessions", "9")
     command, pipes = [sys.executable, "-m", "lactchain", *words], {"stdout": -1, "stderr": -1}
@@ -296,8 +304,13 @@ def test_the_command_says_where_it_serves_and_ctrl_c_ends_it_in_silence():
         again = [*command, "--port", port]  # which may share a port, and still is not to
         taken = subprocess.run(again, capture_output=True, text=True)
         others = psutil.Process(process.pid).children()
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        with ExitStack() as sessions:
+            for _ in range(9):
+                player = sessions.enter_context(session(url))
+                threading.Thread(target=play_on, args=[player], daemon=True).start()
+            time.sleep(0.2)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=20)
     assert len({json.dumps(reply) for reply in replies}) == 1
     assert replies[0]["data"]["observation"]["text"]
     assert full["data"]["code"] == "CAPACITY_REACHED" and len(others) == 1

@@ -35,6 +35,7 @@ from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.faults import undone
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import ConfigError, LactChainError
+from lactchain.runs.signals import AT_ONCE
 from lactchain_extras.ecosystems.tasks import Splits, begin, manifest, splits_of
 
 REQUEST_SECONDS = 10.0
@@ -338,12 +339,15 @@ def serve(
 
 def _serve(served: Served, listening: socket) -> None:
     async def until_the_end() -> None:
+        loop = asyncio.get_running_loop()
+        for number in AT_ONCE:  # within a session's task its end would be told as a fault
+            loop.add_signal_handler(number, asyncio.current_task().cancel)
         if (parent := parent_process()) is not None:  # which this process does not outlive
-            asyncio.get_running_loop().add_reader(parent.sentinel, os._exit, 0)
+            loop.add_reader(parent.sentinel, os._exit, 0)
         async with server_at(listening, served.pages, served.play) as server:
             await server.serve_forever()
 
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt, asyncio.CancelledError):
         asyncio.run(until_the_end())
 
 
