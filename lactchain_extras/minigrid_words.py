@@ -13,6 +13,7 @@ from copy import deepcopy
 from functools import cached_property
 from io import StringIO
 from operator import attrgetter
+from threading import Lock
 from typing import Any
 
 import gymnasium as gym
@@ -33,6 +34,8 @@ from lactchain_extras.minigrid_sight import STEPS, seen
 ACTION_NAMES = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle", "done")
 """Those of BALROG, in MiniGrid's order. BabyAI's levels have no use for the last one."""
 FACING = ("east", "south", "west", "north")
+SILENCE = Lock()
+"""Two threads that took stdout away at the same time would not both bring it back."""
 FAILURES_OF_THE_BOT = (
     AssertionError, AttributeError, DisappearedBoxError, LookupError, TypeError, ValueError,
 )  # fmt: skip
@@ -97,7 +100,7 @@ class MiniGrid(gym.Env[np.ndarray, int]):
         if state is None:
             state = {"task": int(self.np_random.integers(self.num_tasks)), "played": []}
         self.task, self.played, self.won = _checked(state, self), [], False
-        with redirect_stdout(StringIO()):  # it prints which missions it has drawn anew
+        with SILENCE, redirect_stdout(StringIO()):  # it prints which missions it has drawn anew
             self.level.reset(seed=self.task)
         for action in state["played"]:
             _, _, terminated, truncated, _ = self.step(action)

@@ -57,9 +57,13 @@ class CausalNextToken:
             self._forget()
             known = 0
         new = torch.tensor([list(token_ids[known:])], device=self.model.device)
-        output = self.model(
-            input_ids=new, past_key_values=self._cache, use_cache=True, logits_to_keep=1
-        )
+        try:
+            output = self.model(
+                input_ids=new, past_key_values=self._cache, use_cache=True, logits_to_keep=1
+            )
+        except BaseException:  # a part of the layers remembers what it read
+            self._forget()
+            raise
         self._seen = list(token_ids)
         return output.logits[0, -1].float().cpu().numpy()
 

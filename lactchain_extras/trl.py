@@ -27,6 +27,7 @@ from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import ConfigError
 from lactchain.models.generation.decoding import Decoder
 from lactchain.models.prompting import PromptTemplate
+from lactchain.models.runtime import evaluating
 from lactchain.types import Action
 from lactchain_extras.ecosystems.tasks import Splits, begin, splits_of
 
@@ -256,19 +257,17 @@ def _play(episodes: Sequence[_Episode], trainer: GRPOTrainer, max_new_tokens: in
     tokenizer, longest = trainer.processing_class, trainer.max_completion_length
     room = min(max_new_tokens, longest)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    was_training = model.training
-    model.eval()  # no dropout in what is sampled
     decoder = Decoder(
         model, tokenizer.eos_token_id, max_new_tokens=room, temperature=trainer.temperature
     )
-    while episodes:
-        seeds = torch.randint(2**62, (len(episodes),)).tolist()
-        completions = decoder.sample([episode.so_far() for episode in episodes], seeds)
-        for episode, completion in zip(episodes, completions, strict=True):
-            episode.play(completion, tokenizer)
-        episodes = [
-            episode
-            for episode in episodes
-            if not episode.over and len(episode.ids) + len(episode.asked) + room <= longest
-        ]
-    model.train(was_training)
+    with evaluating(model):  # no dropout in what is sampled
+        while episodes:
+            seeds = torch.randint(2**62, (len(episodes),)).tolist()
+            completions = decoder.sample([episode.so_far() for episode in episodes], seeds)
+            for episode, completion in zip(episodes, completions, strict=True):
+                episode.play(completion, tokenizer)
+            episodes = [
+                episode
+                for episode in episodes
+                if not episode.over and len(episode.ids) + len(episode.asked) + room <= longest
+            ]

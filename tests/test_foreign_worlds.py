@@ -3,6 +3,8 @@
 import json
 import random
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from lactchain import ConfigError, EnvironmentConfig, Episode, Rollouts, make_la
 from lactchain.data.evaluations import collection_metrics
 from lactchain.types import FunctionPolicy
 from lactchain_extras.ecosystems import free_text
+from lactchain_extras.ecosystems.foreign import Reply
 from lactchain_extras.trl import tasks
 
 STAND_INS = Path(__file__).parent / "stand_ins"
@@ -68,6 +71,26 @@ def test_a_group_of_one_seed_guesses_one_number_and_other_dice_are_left_alone(co
     games[0].reset(seed=5), games[1].reset(seed=5)
     unseeded = [[game.reset() and game.game.number for _ in range(9)] for game in games[:2]]
     assert unseeded[0] == unseeded[1] and len({*unseeded[0]}) > 1
+
+
+def test_games_in_threads_have_the_dice_of_their_seeds(stand_ins, monkeypatch):
+    games = [world(TEXTARENA) for _ in range(4)]
+
+    def play(self, guess):
+        first = random.random()
+        time.sleep(0.01)  # in which others begin
+        return Reply(f"{first} {random.random()} {np.random.random()}", 0.0)
+
+    monkeypatch.setattr(type(games[0]), "play", play)
+
+    def played(game, seed):
+        game.reset(seed=seed)
+        return [game.step("9")[0] for _ in range(5)]
+
+    alone = [played(game, seed) for seed, game in enumerate(games)]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(played, games, range(4))) == alone
+    assert len({*map(str, alone)}) == 4
 
 
 def ended(env, *guesses, seed=1):

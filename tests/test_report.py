@@ -232,8 +232,10 @@ def test_a_run_is_under_way_while_its_folder_is_locked_and_stopped_else(tmp_path
     assert open_run(page.parent).state == "stopped" and "Under way:" not in page.read_text()
     told = f"command to go on, or: lactchain run_pipeline --config {tmp_path}/run/config.yaml"
     assert told in page.read_text()
+    view = open_run(page.parent)
+    assert view.state == "stopped"
     Run.of(config).finish({})
-    assert open_run(page.parent).state == "finished"
+    assert view.state == open_run(page.parent).state == "finished"
 
 
 def test_a_page_or_a_film_that_cannot_be_drawn_costs_a_line_and_no_run(tmp_path, caplog):

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
@@ -180,6 +181,17 @@ def test_a_language_model_gives_the_logits_of_a_whole_forward_pass(weights):
         with torch.no_grad():
             expected = model.model(torch.tensor([token_ids])).logits[0, -1]
         np.testing.assert_allclose(model.logits(token_ids), expected, atol=1e-5)
+
+
+def test_a_pass_that_is_interrupted_leaves_nothing_behind(weights, monkeypatch):
+    model = CausalNextToken.from_config(ActorConfig(str(weights / "actor"), dtype="float32"))
+    prompt = model.encode("0 1 up 1 1")
+    expected = model.logits([*prompt, 7])
+    model.logits(prompt)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(model.model.model.norm, "forward", Mock(side_effect=KeyboardInterrupt))
+        model.logits([*prompt, 7])  # which the layers have read by then
+    np.testing.assert_allclose(model.logits([*prompt, 7]), expected, atol=1e-5)
 
 
 def test_close_frees_the_model(weights):

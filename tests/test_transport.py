@@ -129,6 +129,14 @@ def test_who_waits_for_servers_hears_a_signal_and_asks_no_more(monkeypatch, orde
         assert server.asked == (not dead) and stop.value.exit_code == 143
 
 
+def test_a_key_that_is_set_later_is_used(monkeypatch):
+    settings = ServedConfig(["http://127.0.0.1:9"], in_flight=1, timeout_seconds=5.0)
+    monkeypatch.delenv(KEY, raising=False)
+    without = transport_of(settings)
+    monkeypatch.setenv(KEY, "good")
+    assert transport_of(settings) is transport_of(settings) is not without
+
+
 def test_a_fork_has_a_transport_of_its_own():
     with serving(Script([answer(200, "[1]")])) as server:
         settings = ServedConfig([server.url], in_flight=1, timeout_seconds=5.0)

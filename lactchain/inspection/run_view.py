@@ -155,7 +155,7 @@ class RunView:
     @property
     def state(self) -> str:
         """Whether the run is "finished", "under way" or "stopped": nobody works in its folder."""
-        if self.summary is not None:
+        if (self.directory / "summary.json").exists():  # now, whatever was read before
             return "finished"
         return "under way" if is_locked(self.directory) else "stopped"
 

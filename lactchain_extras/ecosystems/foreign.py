@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from threading import RLock
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -26,6 +27,8 @@ from lactchain.environments.views import TextView
 from lactchain.errors import ConfigError
 from lactchain_extras.ecosystems.free_text import HEARD, SAID, shown, spoken_view
 
+DICE = RLock()
+"""Of the process: the world that plays has them, and the worlds of other threads wait."""
 ANSWERED = "<｜TERMINAL_STATE｜>"
 """What GEM says to the answer of a question, which has one turn."""
 
@@ -127,15 +130,16 @@ class ForeignWorld(gym.Env[str, str]):
     @contextmanager
     def _own_dice(self) -> Iterator[None]:
         """The dice of the process are those of this world, and as they were before thereafter."""
-        others = random.getstate(), np.random.get_state()
-        random.setstate(self._dice[0])
-        np.random.set_state(self._dice[1])
-        try:
-            yield
-        finally:
-            self._dice = random.getstate(), np.random.get_state()
-            random.setstate(others[0])
-            np.random.set_state(others[1])
+        with DICE:
+            others = random.getstate(), np.random.get_state()
+            random.setstate(self._dice[0])
+            np.random.set_state(self._dice[1])
+            try:
+                yield
+            finally:
+                self._dice = random.getstate(), np.random.get_state()
+                random.setstate(others[0])
+                np.random.set_state(others[1])
 
 
 class TextArenaWorld(ForeignWorld):

@@ -41,6 +41,7 @@ ORDER_SECONDS = 10.0  # for one that fails: engines refuse an adapter by a 500, 
 CUT_SECONDS = 0.5  # after the time for an answer, where not even its head has come
 MOST_BYTES = 2**26  # of an answer; one of a million tokens has fewer
 LOST = re.compile("refused, with 404|never been loaded|are not loaded")  # SGLang says it by a 400
+PAUSES = random.Random()  # a game beside it may play by the dice of the process
 FIRST = re.compile("already (been )?loaded")  # an adapter, by another process or row
 
 
@@ -160,7 +161,7 @@ class Transport:
                 )
             most = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, 30))
             with suppress(TimeoutError):  # the end of the pause; at once if nobody waits any more
-                future.result(max(asked_for, random.uniform(0, most)))
+                future.result(max(asked_for, PAUSES.uniform(0, most)))
 
 
 def clients(in_flight: int, seconds: float) -> list[httpx2.Client]:
@@ -285,8 +286,13 @@ def answers(futures: Sequence[Future[Answer]]) -> list[Answer]:
 
 def transport_of(settings: ServedConfig) -> Transport:
     """The one transport of this process for these settings: its connections outlive a stage."""
-    return _transport(tuple(settings.urls), settings.in_flight, settings.timeout_seconds)
+    asked = tuple(settings.urls), settings.in_flight, settings.timeout_seconds
+    return _transport(asked, os.environ.get(KEY))
 
 
-_transport = cache(Transport)
+@cache
+def _transport(asked: tuple[Any, ...], key: str | None) -> Transport:
+    return Transport(*asked)  # with that key, as long as it is the key
+
+
 os.register_at_fork(after_in_child=_transport.cache_clear)
