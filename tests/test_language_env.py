@@ -225,14 +225,15 @@ BUMPED = " You bumped into the edge of the map or a wall."
 @pytest.mark.parametrize(
     ("start", "said", "told"),
     [
-        ((1, 2, 3, 3, 1), [], "The goal is 2 right and 1 up. You face left."),
-        ((1, 2, 0, 0, 3), [], "The goal is 1 left and 1 down. You face up."),
-        ((1, 2, 1, 1, 0), [], "The goal is 0 right and 2 up. You face right."),
-        ((0, 0, 0, 1, 0), ["forward"], f"The goal is 1 right and 0 down. You face up.{BUMPED}"),
-        ((0, 0, 1, 1, 0), ["forward"], "The goal is 0 right and 0 down. You face right."),
+        ((1, 2, 0, 0, 3), [], "The goal is 1 behind and 1 left."),
+        ((1, 2, 1, 1, 0), [], "The goal is 0 ahead and 2 left."),
+        ((1, 1, 2, 3, 3), [], "The goal is 2 ahead and 2 left."),
+        ((1, 2, 3, 3, 1), [], "The goal is 2 behind and 1 right."),
+        ((0, 0, 0, 1, 0), ["forward"], f"The goal is 0 ahead and 1 right.{BUMPED}"),
+        ((0, 0, 1, 1, 0), ["forward"], "The goal is 0 ahead and 0 right."),
     ],
 )
-def test_the_relative_template_says_where_the_goal_is_from_here(start, said, told):
+def test_the_relative_template_says_where_the_agent_sees_the_goal(start, said, told):
     env = language_env(template="relative", action_names=["forward", "left"])
     text, _ = env.reset(options={"state": dict(zip(START, start, strict=True))})
     assert told == (env.step(json.dumps(said))[0] if said else text)

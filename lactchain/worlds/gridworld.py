@@ -212,9 +212,9 @@ class GridWorld(CellWorld):
         """The same world in words.
 
         Fields: x, y, orientation (up, right, down, left), goal_x, goal_y, goal_right and goal_down
-        (where the goal is seen from the agent, in cells, negative to the left and upwards),
-        goal_across and goal_along (the same in words: 2 right, 1 left, 0 down), size (such as 4x4),
-        info (the description of the world).
+        (from the agent's cell, negative to the left and upwards), goal_ahead and goal_aside (as the
+        agent sees it, in words: 2 ahead, 1 behind, 0 right), size (such as 4x4), info (the
+        description of the world).
         """
         tables = self.tables
         walls = tuple(Mark(x, y, "wall") for x, y in sorted(tables.walls))
@@ -224,8 +224,7 @@ class GridWorld(CellWorld):
             template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
             # As the agent sees it: a tiny model would spend its training on the subtraction.
             brief="{x} {y} {orientation} {goal_right} {goal_down}",
-            relative="The goal is {goal_across} and {goal_along}."
-            " You face {orientation}.{feedback}",
+            relative="The goal is {goal_ahead} and {goal_aside}.{feedback}",
             describe=_describe,
             bump_feedback=" You bumped into the edge of the map or a wall.",
             picture=Picture(tables.width, tables.height, _scene, walls),
@@ -241,11 +240,12 @@ class GridWorld(CellWorld):
 def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) -> dict[str, object]:
     tables = env.unwrapped.tables
     fields = tables.state_fields(env.unwrapped.state)
-    fields["orientation"] = ORIENTATIONS[fields["orientation"]]
-    right = fields["goal_right"] = fields["goal_x"] - fields["x"]
-    down = fields["goal_down"] = fields["goal_y"] - fields["y"]
-    fields["goal_across"] = f"{abs(right)} {'left' if right < 0 else 'right'}"
-    fields["goal_along"] = f"{abs(down)} {'up' if down < 0 else 'down'}"
+    turns = fields["orientation"]
+    right, down = fields["goal_x"] - fields["x"], fields["goal_y"] - fields["y"]
+    ahead, aside = ((-down, right), (right, down), (down, -right), (-right, -down))[turns]
+    fields |= {"orientation": ORIENTATIONS[turns], "goal_right": right, "goal_down": down}
+    fields["goal_ahead"] = f"{abs(ahead)} {'behind' if ahead < 0 else 'ahead'}"
+    fields["goal_aside"] = f"{abs(aside)} {'left' if aside < 0 else 'right'}"
     return fields | {"size": f"{tables.width}x{tables.height}", "info": info["description"]}
 
 
