@@ -190,7 +190,7 @@ def test_damaged_files_are_named(tmp_path, name, content):
 def test_a_run_that_has_just_begun_has_a_page_that_names_worlds_nobody_imported(tmp_path):
     run = tmp_path / "new"
     run.mkdir()
-    write_run_file(run, {"config": {"seed": 1}, "imports": ["json", "my_worlds"]})
+    write_run_file(run, {"config": {"num_rounds": 2}, "imports": ["json", "my_worlds"]})
     page = page_of(run)
     assert "drawn by lactchain report --import my_worlds" in render(open_run(run))
     assert "finished" not in page.texts and "Stopped: at the beginning." in " ".join(page.texts)

@@ -222,7 +222,7 @@ class GridWorld(CellWorld):
             slice(3),
             action_names=tables.action_names,
             template="{info}\nYou are at ({x}, {y}), facing {orientation}.{feedback}",
-            # As the agent sees it: a tiny model would spend its training on the subtraction.
+            # From its own cell: a tiny model would spend its training on the subtraction.
             brief="{x} {y} {orientation} {goal_right} {goal_down}",
             relative="The goal is {goal_ahead} and {goal_aside}.{feedback}",
             describe=_describe,
