@@ -136,7 +136,8 @@ class MiniGrid(gym.Env[np.ndarray, int]):
             action_names=ACTION_NAMES[: int(self.action_space.n)],
             template="Mission: {mission}.\nYou are at ({x}, {y}) and face {facing}."
             " You see {seen_at}. You carry {carrying}.{feedback}",
-            brief="{mission}; {near}; {ahead} {left} {right}; {carrying}",
+            # Who is not told that a step came to nothing takes it for ever.
+            brief="{mission}; {near}; {ahead} {left} {right}; {carrying}{feedback}",
             relative="Mission: {mission}.\nYou see {seen}. There are {ahead} free steps ahead of"
             " you, {left} on your left and {right} on your right. You carry {carrying}.{feedback}",
             describe=_describe,

@@ -120,8 +120,9 @@ def test_a_state_that_is_put_back_goes_on_alike(level_id):
         assert [*played_at_random(env, 5)] == [*played_at_random(again, 5)]
 
 
-def test_what_changes_nothing_leaves_the_state_and_says_so():
-    env = language_env(LOCAL)
+@pytest.mark.parametrize("template", [None, "brief", "relative"])
+def test_what_changes_nothing_leaves_the_state_and_says_so(template):
+    env = language_env(LOCAL, template=template)
     env.reset(options=task(0))
     text, _, _, _, info = env.step('["drop", "turn left", "toggle"]')
     assert info["bumped"] == [True, False, True] and info["state"]["played"] == [0]
