@@ -82,7 +82,7 @@ def test_what_is_not_kept_is_said(tmp_path, caplog):
     file = tmp_path / "other.gguf"
     write_gguf(file, MODEL, TOKENIZER, pre="smollm", chat_template=None)
     convert_gguf(file, tmp_path / "folder")
-    assert "takes the place of its own, `smollm`" in caplog.text
+    assert "into words before tokens (`smollm`) is not known" in caplog.text
     assert "it has no chat template; put" in caplog.text
 
 
