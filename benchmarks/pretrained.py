@@ -126,7 +126,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=100)
     parser.add_argument("--folder", type=Path, default=Path("runs/pretrained_arms"))
-    parser.add_argument("--chains", type=int, default=560, help="of the warm start")
+    parser.add_argument("--chains", type=int, default=640, help="of the warm start")
     parser.add_argument("--arms", nargs="*", default=[*WEIGHTS, CLONING])
     arguments, settings = parser.parse_known_args()
     words = ["--config", str(PRESET), "--run.seed", str(arguments.seed)]

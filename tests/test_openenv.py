@@ -280,10 +280,11 @@ def test_floors_and_optimum_are_those_of_going_through_all_chains_one_by_one(con
     assert told["floors"]["random"]["return"] == pytest.approx(drawn[starts].mean())
 
 
-def play_on(player):
+def play_on(player, begun):
     with suppress(ConnectionClosed):
         while True:
             said(player, reset(seed=0))
+            begun.set()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -305,10 +306,11 @@ def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
         taken = subprocess.run(again, capture_output=True, text=True)
         others = psutil.Process(process.pid).children()
         with ExitStack() as sessions:
-            for _ in range(9):
+            all_begun = [threading.Event() for _ in range(9)]
+            for begun in all_begun:
                 player = sessions.enter_context(session(url))
-                threading.Thread(target=play_on, args=[player], daemon=True).start()
-            time.sleep(0.2)
+                threading.Thread(target=play_on, args=[player, begun], daemon=True).start()
+            assert all(begun.wait(20) for begun in all_begun)
             process.send_signal(number)
             out, err = process.communicate(timeout=20)
     assert len({json.dumps(reply) for reply in replies}) == 1

@@ -60,7 +60,7 @@ class LanguageEnv(gym.Env[str, str]):
 
     ## Information
     JSON can hold it. For each executed action: `executed` (its name), `rewards`, `bumped` (it left
-    the state as it was, and the episode went on), `positions` (where it led); empty on reset. For
+    the state as it was and ended nothing), `positions` (where it led); empty on reset. For
     the completion: `invalid_action`, `invalid_reason` (None, or a reason code of the extractor),
     `state` (None if the view cannot read it), `success` (the episode has terminated and ended well;
     None if the view does not say what that is). Only where it applies: `unheard`, True: the text

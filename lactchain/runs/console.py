@@ -116,7 +116,8 @@ def figures(title: str, values: Mapping[str, Any]) -> None:
     """Prints names and values, one a line, but nothing of None, nor of values within values."""
     hidden = Mapping | list | tuple | None
     known = {name: value for name, value in values.items() if not isinstance(value, hidden)}
-    table(title, [{"figure": name, "value": value} for name, value in known.items()])
+    if rows := [{"figure": name, "value": value} for name, value in known.items()]:
+        table(title, rows)
 
 
 class GrowingTable:
@@ -163,10 +164,9 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows under the keys of the first one; floats with four significant digits."""
     printed = Table(title=plain(title), title_justify="left")
     cells = [[cell(value) for value in row.values()] for row in rows]
-    names = max(len(row[0]) for row in cells)
-    for number, key in enumerate(rows[0]):  # of what is too wide, names are broken last
-        is_name = number == 0 and names <= LONGEST_NAME
-        printed.add_column(plain(key), overflow="fold", no_wrap=is_name)
+    is_short = max(len(row[0]) for row in cells) <= LONGEST_NAME  # names are broken last
+    for number, key in enumerate(rows[0]):
+        printed.add_column(plain(key), overflow="fold", no_wrap=number == 0 and is_short)
     for row in cells:
         printed.add_row(*map(plain, row))
     console.print(printed)

@@ -104,7 +104,7 @@ def launch(main: Callable[[Config], Any], config_class: type[Config], usage: str
     try:
         own = inspect.getmodule(main).__doc__ or ""
         first, _, rest = own.partition("\n\n")
-        about = usage, rest if first in usage else own, QUESTIONS
+        about = usage, rest if first in (usage or "") else own, QUESTIONS
         _options, arguments = take_options(sys.argv[1:])
         name_modules(typed_modules(arguments))
         import_modules(_options.modules)

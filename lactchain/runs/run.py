@@ -66,6 +66,7 @@ class Run(AbstractContextManager["Run"]):
         self._before = about.get("worked", {})
         self._began = time.perf_counter(), _cpu_seconds()
         self._noted = self._began[0]
+        _open_runs.add(self)
 
     @classmethod
     def of(cls, config: Any) -> "Run":
@@ -109,7 +110,6 @@ class Run(AbstractContextManager["Run"]):
                 "one folder on a file system that all machines share, choose it with --run.run_dir"
             )
         run = cls(directory, found, lock)
-        _open_runs.add(run)
         if run.finished and nothing_under_way():
             log.info("%s: finished, see summary.json in it", directory)
         return run

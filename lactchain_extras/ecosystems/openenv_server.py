@@ -234,7 +234,7 @@ class Served:
             await connection.send(_error("CAPACITY_REACHED", full, max_sessions=most))
             return
         env = self._idle.pop() if self._idle else make_language_env(self._config)
-        session, took = Session(env, self._splits), 0.0
+        session, took = Session(env, self._splits), SLOW_SECONDS  # nobody knows it yet
         try:
             async for message in connection:
                 text = message if isinstance(message, str) else message.decode(errors="replace")
@@ -339,9 +339,15 @@ def serve(
 
 def _serve(served: Served, listening: socket) -> None:
     async def until_the_end() -> None:
-        loop = asyncio.get_running_loop()
+        loop, main = asyncio.get_running_loop(), asyncio.current_task()
+
+        def end() -> None:
+            for number in AT_ONCE:  # said once more, they wait for no step under way
+                loop.remove_signal_handler(number)
+            main.cancel()
+
         for number in AT_ONCE:  # within a session's task its end would be told as a fault
-            loop.add_signal_handler(number, asyncio.current_task().cancel)
+            loop.add_signal_handler(number, end)
         if (parent := parent_process()) is not None:  # which this process does not outlive
             loop.add_reader(parent.sentinel, os._exit, 0)
         async with server_at(listening, served.pages, served.play) as server:

@@ -41,7 +41,7 @@ ORDER_SECONDS = 10.0  # for one that fails: engines refuse an adapter by a 500, 
 CUT_SECONDS = 0.5  # after the time for an answer, where not even its head has come
 MOST_BYTES = 2**26  # of an answer; one of a million tokens has fewer
 LOST = re.compile("refused, with 404|never been loaded|are not loaded")  # SGLang says it by a 400
-PAUSES = random.Random()  # a game beside it may play by the dice of the process
+PAUSES = random.SystemRandom()  # games play by the dice of the process
 FIRST = re.compile("already (been )?loaded")  # an adapter, by another process or row
 
 
