@@ -115,9 +115,9 @@ def plain(text: str) -> Text:
 def figures(title: str, values: Mapping[str, Any]) -> None:
     """Prints names and values, one a line, but nothing of None, nor of values within values."""
     hidden = Mapping | list | tuple | None
-    known = {name: value for name, value in values.items() if not isinstance(value, hidden)}
-    if rows := [{"figure": name, "value": value} for name, value in known.items()]:
-        table(title, rows)
+    known = [(name, value) for name, value in values.items() if not isinstance(value, hidden)]
+    if known:
+        table(title, [{"figure": name, "value": value} for name, value in known])
 
 
 class GrowingTable:

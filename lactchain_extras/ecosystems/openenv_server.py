@@ -234,7 +234,7 @@ class Served:
             await connection.send(_error("CAPACITY_REACHED", full, max_sessions=most))
             return
         env = self._idle.pop() if self._idle else make_language_env(self._config)
-        session, took = Session(env, self._splits), SLOW_SECONDS  # nobody knows it yet
+        session, took = Session(env, self._splits), SLOW_SECONDS  # nobody knows yet
         try:
             async for message in connection:
                 text = message if isinstance(message, str) else message.decode(errors="replace")
