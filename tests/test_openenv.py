@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import gymnasium as gym
+import httpx2
 import numpy as np
 import psutil
 import pytest
@@ -289,7 +290,7 @@ def play_on(player, begun):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
-    """Two processes share the sessions; with the first one both end."""
+    """Two processes share the sessions; with the one that accepts them both end."""
     words = ("serve", "--config", "gridworld_tiny", "--num_processes", "2", "--max_sessions", "9")
     command, pipes = [sys.executable, "-m", "lactchain", *words], {"stdout": -1, "stderr": -1}
     with subprocess.Popen([*command, "--port", "0"], **pipes, text=True) as process:
@@ -302,7 +303,7 @@ def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
             with session(url) as player:
                 full = json.loads(player.recv())
         port = url.rpartition(":")[2]
-        again = [*command, "--port", port]  # which may share a port, and still is not to
+        again = [*command, "--port", port]
         taken = subprocess.run(again, capture_output=True, text=True)
         others = psutil.Process(process.pid).children()
         with ExitStack() as sessions:
@@ -315,10 +316,38 @@ def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
             out, err = process.communicate(timeout=20)
     assert len({json.dumps(reply) for reply in replies}) == 1
     assert replies[0]["data"]["observation"]["text"]
-    assert full["data"]["code"] == "CAPACITY_REACHED" and len(others) == 1
+    assert full["data"]["code"] == "CAPACITY_REACHED" and len(others) == 2
     assert not psutil.wait_procs(others, timeout=5)[1]
     assert (process.returncode, out, err) == (0, "", "")
     assert taken.returncode == 2 and "take another, or 0 for a free one" in taken.stderr
+
+
+def num_connections(process):
+    return sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections())
+
+
+def test_processes_have_equal_shares_of_the_sessions_and_one_that_died_has_none():
+    words = ("serve", "--config", "gridworld_tiny", "--num_processes", "2", "--port", "0")
+    command = [sys.executable, "-m", "lactchain", *words]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+        (url,) = re.findall(r"at (http\S+) :", process.stdout.readline())
+        both = psutil.Process(process.pid).children()
+        with ExitStack() as sessions:
+            for _ in range(6):
+                assert httpx2.get(f"{url}/health").json() == {"status": "healthy"}
+                said(sessions.enter_context(session(url)), reset(seed=0))
+            assert [*map(num_connections, both)] == [3, 3]
+        both[0].kill()
+        psutil.wait_procs(both[:1], timeout=5)
+        for _ in range(4):
+            with session(url) as player:
+                assert said(player, reset(seed=0))["type"] == "observation"
+        both[1].kill()
+        psutil.wait_procs(both[1:], timeout=5)
+        with pytest.raises(httpx2.HTTPError):
+            httpx2.get(f"{url}/health")
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 1 and "all its processes have ended" in err
 
 
 HERE = "http://127.0.0.1:9"

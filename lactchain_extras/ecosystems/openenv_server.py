@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
-from socket import create_server, socket
+from socket import create_server, recv_fds, send_fds, socket, socketpair
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -263,7 +263,12 @@ class Served:
         return has_room
 
 
-def server_at(listening: socket, pages: dict[str, Any], play: Callable) -> websocket_server.serve:
+def server_at(
+    listening: socket,
+    pages: dict[str, Any],
+    play: Callable,
+    connection: type[ServerConnection] = ServerConnection,
+) -> websocket_server.serve:
     """What serves pages and sessions at a socket, as long as its context lasts."""
 
     def answer(connection: ServerConnection, request: Request) -> Response | None:
@@ -282,6 +287,7 @@ def server_at(listening: socket, pages: dict[str, Any], play: Callable) -> webso
         play,
         sock=listening,
         process_request=answer,
+        create_connection=connection,
         logger=quiet,
         open_timeout=REQUEST_SECONDS,
         close_timeout=1,
@@ -319,47 +325,110 @@ def serve(
     Args:
         port: 0 takes one that is free.
         say: is told one line, once the world can be reached.
-        num_processes: among which the kernel shares out the sessions.
+        num_processes: among which the sessions are shared out.
 
     Raises:
         ConfigError: there is no such world, or the port is taken.
     """
     served = Served(config, max_sessions, panel)
-    _listen(host, port).close()  # sockets that share a port are not refused by each other
-    listening = [_listen(host, port, num_processes > 1)]
-    port = listening[0].getsockname()[1]
-    listening += [_listen(host, port, True) for _ in range(num_processes - 1)]
-    for own in listening[1:]:
-        FORK.Process(target=_serve, args=(served, own), daemon=True).start()
+    listening = _listen(host, port)
     count = sum(map(len, served.pages["/tasks"].values())) or "seeds for"
-    url = f"http://{host}:{port}"
-    say(f"{config.id} at {url} : {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it")
-    _serve(served, listening[0])
-
-
-def _serve(served: Served, listening: socket) -> None:
-    async def until_the_end() -> None:
-        loop, main = asyncio.get_running_loop(), asyncio.current_task()
-
-        def end() -> None:
-            for number in AT_ONCE:  # said once more, they wait for no step under way
-                loop.remove_signal_handler(number)
-            main.cancel()
-
-        for number in AT_ONCE:  # within a session's task its end would be told as a fault
-            loop.add_signal_handler(number, end)
-        if (parent := parent_process()) is not None:  # which this process does not outlive
-            loop.add_reader(parent.sentinel, os._exit, 0)
-        async with server_at(listening, served.pages, served.play) as server:
-            await server.serve_forever()
-
+    url = f"http://{host}:{listening.getsockname()[1]}"
+    line = f"{config.id} at {url} : {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it"
     with suppress(KeyboardInterrupt, asyncio.CancelledError):
-        asyncio.run(until_the_end())
+        if num_processes == 1:
+            say(line)
+            asyncio.run(_serve(served, listening))
+        else:
+            players = [_Player(served, listening) for _ in range(num_processes)]
+            say(line)
+            _share_out(listening, players)
 
 
-def _listen(host: str, port: int, is_shared: bool = False) -> socket:
+class _Handed(socket):
+    """A socket to listen at, where connections arrive that another process has accepted."""
+
+    def listen(self, backlog: int = 0) -> None:
+        """Nothing to do: the other process listens."""
+
+    def accept(self) -> tuple[socket, Any]:
+        """The next connection, and its peer's address."""
+        _, descriptors, _, _ = recv_fds(self, 1, 1)
+        if not descriptors:  # it has ended, and so does this process in a moment
+            raise BlockingIOError
+        connection = socket(fileno=descriptors[0])
+        return connection, connection.getpeername()
+
+
+class _Player:
+    """A process that plays what it is handed."""
+
+    def __init__(self, served: Served, listening: socket) -> None:
+        self.num_open = FORK.Value("i", 0)
+        self._ours, theirs = socketpair()
+        FORK.Process(target=self._play, args=(served, listening, theirs), daemon=True).start()
+        theirs.close()
+
+    def take(self, connection: socket) -> None:
+        """Hands it a connection; `OSError`: the process has ended."""
+        send_fds(self._ours, [b"."], [connection.fileno()])
+        with self.num_open:
+            self.num_open.value += 1
+
+    def _play(self, served: Served, listening: socket, theirs: socket) -> None:
+        listening.close()
+        self._ours.close()
+        num_open = self.num_open
+
+        class Counted(ServerConnection):
+            def connection_lost(self, exc: Exception | None) -> None:
+                super().connection_lost(exc)
+                with num_open:
+                    num_open.value -= 1
+
+        with suppress(asyncio.CancelledError):
+            asyncio.run(_serve(served, _Handed(fileno=theirs.detach()), Counted))
+
+
+def _share_out(listening: socket, players: list[_Player]) -> None:
+    """Hands each connection to who has the fewest.
+
+    Where all listen at one port, the kernel shares 64 sessions among two as 38 and 26.
+    """
+    while players:
+        with suppress(ConnectionAbortedError):
+            connection, _ = listening.accept()
+            with connection:
+                while players:
+                    player = min(players, key=lambda one: one.num_open.value)
+                    with suppress(OSError):
+                        player.take(connection)
+                        break
+                    players.remove(player)
+    raise LactChainError("serve: all its processes have ended; did the machine kill them?")
+
+
+async def _serve(
+    served: Served, listening: socket, connection: type[ServerConnection] = ServerConnection
+) -> None:
+    loop, main = asyncio.get_running_loop(), asyncio.current_task()
+
+    def end() -> None:
+        for number in AT_ONCE:  # said once more, they wait for no step under way
+            loop.remove_signal_handler(number)
+        main.cancel()
+
+    for number in AT_ONCE:  # within a session's task its end would be told as a fault
+        loop.add_signal_handler(number, end)
+    if (parent := parent_process()) is not None:  # which this process does not outlive
+        loop.add_reader(parent.sentinel, os._exit, 0)
+    async with server_at(listening, served.pages, served.play, connection) as server:
+        await server.serve_forever()
+
+
+def _listen(host: str, port: int) -> socket:
     try:
-        return create_server((host, port), backlog=1024, reuse_port=is_shared)
+        return create_server((host, port), backlog=1024)
     except (OSError, OverflowError, TypeError, ValueError) as error:
         raise ConfigError(
             f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
