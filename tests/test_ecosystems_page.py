@@ -13,7 +13,7 @@ from trl_setups import cloned_qwen
 
 from lactchain import EnvironmentConfig, make_language_env
 from lactchain.data.base_models import prepare_tiny_actor
-from lactchain_extras.ecosystems.openenv_server import Session
+from lactchain_extras.ecosystems.sessions import Session
 from lactchain_extras.ecosystems.tasks import splits_of
 
 PAGE = BY_PATH["docs/ecosystems.md"]

@@ -22,7 +22,7 @@ from lactchain.environments.faults import overdue
 from lactchain.errors import EnvironmentFault, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.process import seed_everything
-from lactchain_extras.ecosystems.openenv_server import Session
+from lactchain_extras.ecosystems.sessions import Session
 
 SEED = f"(7|{env_seeds(7, 'copy', 1)[0]})"  # of a text world, and of an agent's copy
 (EVALUATED,) = env_seeds(3, "evaluation", 1)

@@ -31,7 +31,8 @@ from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import FunctionPolicy
 from lactchain.worlds.gridworld import GridWorld
 from lactchain_extras.ecosystems import openenv_client
-from lactchain_extras.ecosystems.openenv_server import SLOW_SECONDS, Served, Session
+from lactchain_extras.ecosystems.openenv_server import SLOW_SECONDS, Served
+from lactchain_extras.ecosystems.sessions import Session
 from lactchain_extras.ecosystems.tasks import begin, manifest
 
 GRID = EnvironmentConfig(

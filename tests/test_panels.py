@@ -14,7 +14,8 @@ from lactchain.stages import evaluate
 from lactchain.storage.files import read_json, read_sealed, seal, write_json, write_sealed
 from lactchain.worlds.gridworld import GridTables
 from lactchain_extras import panels, trl
-from lactchain_extras.ecosystems.openenv_server import Served, Session
+from lactchain_extras.ecosystems.openenv_server import Served
+from lactchain_extras.ecosystems.sessions import Session
 from lactchain_extras.stages import panel as panel_stage
 from lactchain_extras.stages.panel import PanelConfig
 

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
@@ -24,7 +24,6 @@ from socket import create_server, recv_fds, send_fds, socket, socketpair
 from typing import Any
 from urllib.parse import urlsplit
 
-import gymnasium as gym
 import websockets.asyncio.server as websocket_server
 from websockets.asyncio.server import ServerConnection
 from websockets.datastructures import Headers
@@ -32,11 +31,11 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.environments.faults import undone
-from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, LactChainError
 from lactchain.runs.signals import AT_ONCE
-from lactchain_extras.ecosystems.tasks import Splits, begin, manifest, splits_of
+from lactchain_extras.ecosystems.sessions import Session, error_reply
+from lactchain_extras.ecosystems.tasks import manifest, splits_of
 
 REQUEST_SECONDS = 10.0
 """In which a request has to come, from its first byte to its last."""
@@ -65,136 +64,8 @@ SCHEMA = {
         "properties": {"episode_id": TEXT, "step_count": {"type": "integer"}, "state": {}},
     },
 }
-RESET_ARGUMENTS = {"seed", "episode_id", "split", "index", "state"}
 quiet = logging.getLogger(f"{__name__}.requests")
 quiet.disabled = True  # a request that is none is a client's fault: a trace would show one of ours
-
-
-class Session:
-    """One player in an environment of its own.
-
-    ## Messages
-    `reset`: `seed`; or a task, by `index` and `split` (the first one where none is given), whose
-    own seed counts where no seed is given; or a `state`, as other replies tell it. Without any the
-    episode is the next one of this session. `step`: `text`, the completion. `state`: what else is
-    known. `close`: ends the session.
-
-    ## Replies
-    `observation` has `text`, `truncated` (cut by a time limit, which is no ending) and `success`
-    (ended, and ended well); beside it are `reward`, `done` and `metadata`: `LanguageEnv`'s info,
-    and `terminated`.
-
-    Args:
-        splits: the tasks of the world, as `splits_of` has them.
-    """
-
-    def __init__(self, env: LanguageEnv, splits: Splits) -> None:
-        self.env, self._splits = env, splits
-        self._episode: dict[str, Any] = {"episode_id": None, "step_count": 0}
-        self._state: Any = None
-        self._begun = False  # the environment may have played for another session before
-
-    @undone
-    def answer(self, message: str) -> str | None:
-        """The reply to one message as the wire has both; None: the session is over."""
-        try:
-            kind, data = _parsed(message)
-        except (ValueError, RecursionError) as error:
-            return _error("INVALID_JSON", error)
-        if kind == "close":
-            return None
-        replies = {"reset": self.reset, "step": self.step, "state": self.state}
-        if not isinstance(kind, str) or kind not in replies:
-            return _error("UNKNOWN_TYPE", f"type: expected one of {sorted(replies)}, got {kind!r}")
-        try:
-            return _reply("state" if kind == "state" else "observation", replies[kind](data))
-        except _Refused as error:
-            return _error("VALIDATION_ERROR", error)
-        except (LactChainError, gym.error.Error) as error:
-            return _error("EXECUTION_ERROR", error)
-        except Exception as error:  # noqa: BLE001  a world raises whatever it likes
-            return _error("EXECUTION_ERROR", repr(error))
-
-    def reset(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Begins the episode that the data ask for."""
-        asked = _reset_arguments(data)
-        seed, task = asked.get("seed"), asked.get("index")
-        self._begun = False
-        if task is None:
-            options = {"state": asked["state"]} if "state" in asked else None
-            text, info = self.env.reset(seed=seed, options=options)
-        else:
-            text, info = begin(self.env, self._splits, task, asked.get("split"), seed)
-        self._episode = {"episode_id": asked.get("episode_id"), "step_count": 0}
-        self._begun = True
-        return self._turn(text, None, False, False, info)
-
-    def step(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Plays a completion."""
-        if data.keys() - {"metadata"} != {"text"}:
-            raise _Refused(f"action: expected the field text, and no other, got {sorted(data)}")
-        if not self._begun:
-            raise _Refused("step: expected a reset before it")
-        text = data["text"]
-        if not isinstance(text, str | list):
-            raise _Refused(f"text: expected a text, got {type(text).__name__}")
-        # Clients that read a reply as JSON where they can send what they have read of a chain.
-        completion = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
-        self._episode["step_count"] += 1
-        return self._turn(*self.env.step(completion))
-
-    def state(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The episode so far, and the state of the world."""
-        return {**self._episode, "state": self._state}
-
-    def _turn(
-        self, text: str, reward: float | None, terminated: bool, truncated: bool, info: dict
-    ) -> dict[str, Any]:
-        self._state = info["state"]
-        well = {} if info["success"] is None else {"success": info["success"]}
-        return {
-            "observation": {"text": text, "truncated": truncated} | well,
-            "reward": reward,
-            "done": terminated or truncated,
-            "metadata": info | {"terminated": terminated},
-        }
-
-
-class _Refused(ValueError):
-    """A message that is well-formed and asks for what there is not."""
-
-
-def _parsed(message: str) -> tuple[Any, dict[str, Any]]:
-    """The type and the data of a message; `ValueError` unless it is an object with an object."""
-    parsed = json.loads(message)
-    if not isinstance(parsed, dict) or not isinstance(parsed.get("data", {}), dict):
-        raise ValueError("expected an object with type and data")
-    return parsed.get("type"), parsed.get("data", {})
-
-
-def _reset_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are given, and not null; `_Refused` if one of them would be dropped."""
-    if unknown := data.keys() - RESET_ARGUMENTS:
-        known = sorted(RESET_ARGUMENTS)
-        raise _Refused(f"reset: expected arguments out of {known}, got {sorted(unknown)}")
-    asked = {name: value for name, value in data.items() if value is not None}
-    for name in asked.keys() & {"seed", "index"}:
-        number = asked[name]
-        if type(number) is not int or number < 0:
-            raise _Refused(f"{name}: expected a whole number of at least 0, got {number!r}")
-    if "split" in asked and not ("index" in asked and isinstance(asked["split"], str)):
-        raise _Refused(f"split: expected a name, beside an index, got {asked['split']!r}")
-    if asked.keys() >= {"state", "index"}:
-        raise _Refused("state: expected a state or an index, got both")
-    return asked
-
-
-def _reply(kind: str, data: Mapping[str, Any]) -> str:
-    return json.dumps({"type": kind, "data": data})
-
-
-def _error(code: str, error: object, **more: Any) -> str:
-    return _reply("error", {"message": str(error), "code": code, **more})
 
 
 class Served:
@@ -231,7 +102,7 @@ class Served:
         """One session, from its first message to its last."""
         if not self._has_room():
             full, most = f"all {self._max_sessions} sessions are taken", self._max_sessions
-            await connection.send(_error("CAPACITY_REACHED", full, max_sessions=most))
+            await connection.send(error_reply("CAPACITY_REACHED", full, max_sessions=most))
             return
         env = self._idle.pop() if self._idle else make_language_env(self._config)
         session, took = Session(env, self._splits), SLOW_SECONDS  # nobody knows yet
