@@ -348,7 +348,7 @@ def test_processes_have_equal_shares_of_the_sessions_and_one_that_died_has_none(
         with pytest.raises(httpx2.HTTPError):
             httpx2.get(f"{url}/health")
         _, err = process.communicate(timeout=20)
-    assert process.returncode == 1 and "all its processes have ended" in err
+    assert process.returncode == 6 and "all its processes have ended" in err
 
 
 HERE = "http://127.0.0.1:9"

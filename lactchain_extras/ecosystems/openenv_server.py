@@ -32,7 +32,7 @@ from websockets.http11 import Request, Response
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, LactChainError
+from lactchain.errors import ConfigError, ProcessLost
 from lactchain.runs.signals import AT_ONCE
 from lactchain_extras.ecosystems.sessions import Session, error_reply
 from lactchain_extras.ecosystems.tasks import manifest, splits_of
@@ -276,7 +276,7 @@ def _share_out(listening: socket, players: list[_Player]) -> None:
                         player.take(connection)
                         break
                     players.remove(player)
-    raise LactChainError("serve: all its processes have ended; did the machine kill them?")
+    raise ProcessLost("serve: all its processes have ended; is there memory for them?")
 
 
 async def _serve(
