@@ -184,7 +184,10 @@ def read_minari_transitions(path: str | Path) -> TransitionData:
         DataError: the folder holds no Minari data set of arrays.
         ImportError: minari is not installed.
     """
-    recorded = (episode for _, episode, _ in minari_episodes(path))
-    columns = ((e, map(np.asarray, (e.observations, e.actions, e.rewards))) for e in recorded)
-    episodes = (RecordedEpisode(*own, bool(any(e.terminations[-1:]))) for e, own in columns)
-    return from_episodes(episodes, str(path))
+
+    def episodes() -> Iterator[RecordedEpisode]:
+        for _, e, _ in minari_episodes(path):
+            columns = map(np.asarray, (e.observations, e.actions, e.rewards))
+            yield RecordedEpisode(*columns, bool(any(e.terminations[-1:])))
+
+    return from_episodes(episodes(), str(path))
