@@ -186,9 +186,7 @@ class SokobanTables(CellTables):
         cells = [np.argwhere(room.free)[:, ::-1] for room in self.rooms]  # x, y
         rows = [[n, *cells[n][[player, *boxes]].ravel()] for n, (player, boxes) in places]
         self.observations, targets = np.array(rows), [{*room.targets} for room in self.rooms]
-        placed = np.array(
-            [len(targets[number].intersection(boxes)) for number, (_, boxes) in places]
-        )
+        placed = np.array([len(targets[n].intersection(boxes)) for n, (_, boxes) in places])
         self.terminal = placed == len(self.rooms[0].targets)
         self.next_state = next_state
         gained = placed[next_state] - placed[:, None]

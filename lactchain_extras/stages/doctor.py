@@ -116,10 +116,9 @@ class Visit:
     def first_token(self, temperature: float, seed: int) -> Response:
         """One token, drawn at a temperature."""
         ids, end = self.actor().template.encode(self.state), self.tokenizer.eos_token_id
-        asked = self.dialect.write(
-            Request(self.base, None, "", ids, seed, temperature, 1, end, None)
-        )
-        return answers([self.transport.post(self.dialect.ask, asked, self.dialect.read)])[0]
+        request = Request(self.base, None, "", ids, seed, temperature, 1, end, None)
+        ask, body, read = self.dialect.ask, self.dialect.write(request), self.dialect.read
+        return answers([self.transport.post(ask, body, read)])[0]
 
 
 def examine(config: PlayerConfig, grammar: ChainGrammar, state: str) -> Iterator[Finding]:
