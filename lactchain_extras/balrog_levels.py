@@ -35,10 +35,8 @@ class MixedLocal(RoomGridLevel):
         self.kinds = kinds.split("+")
         alone = "open" in self.kinds
         if not {*self.kinds} <= {*self.KINDS} or alone and len(self.kinds) > 1:
-            raise ValueError(
-                f"id: expected {MIXED} and one of {self.KINDS}, or some but open joined by +,"
-                f" got {kinds!r}"
-            )
+            known = f"{MIXED} and one of {self.KINDS}, or some but open joined by +"
+            raise ValueError(f"id: expected {known}, got {kinds!r}")
         super().__init__(room_size=8, num_rows=1, num_cols=1 + alone, **kwargs)
 
     def gen_mission(self) -> None:
@@ -64,15 +62,14 @@ class MixedLocal(RoomGridLevel):
         things = self.add_distractors(num_distractors=one, all_unique=False)
         self.check_objs_reachable()
         first, second = (self._rand_elem(things) for _ in range(2))
-        wanted, other = ObjDesc(first.type, first.color), ObjDesc(second.type, second.color)
+        kinds, kind_of_first = [(t.type, t.color) for t in things], (first.type, first.color)
+        wanted, other = ObjDesc(*kind_of_first), ObjDesc(second.type, second.color)
         if kind == "goto":
             return GoToInstr(wanted)
         if kind == "pickup":
             return PickupInstr(wanted)
-        if (first.type, first.color) == (second.type, second.color):
-            same = [t for t in things if (t.type, t.color) == (first.type, first.color)]
-            if len(same) < 2:
-                raise RejectSampling("there is one such thing alone")
+        if kind_of_first == (second.type, second.color) and kinds.count(kind_of_first) < 2:
+            raise RejectSampling("there is one such thing alone")
         if kind == "putnext":
             return PutNextInstr(wanted, other)
         pick, go = PickupInstr(wanted), GoToInstr(other)

@@ -46,9 +46,8 @@ def _draw_mark(draw: ImageDraw.ImageDraw, mark: Mark, width: int) -> None:
     x, y, kind, text = mark
     if kind in FILLS:
         draw.rectangle(_scaled((x, y), (x + 1, y + 1)), FILLS[kind], LINE, _FINER)
-        _write(
-            draw, (x + 0.5, y + 0.5), text if text.isascii() else "", PAPER, 0.5
-        )  # no font has all
+        shown = text if text.isascii() else ""  # no font has all
+        _write(draw, (x + 0.5, y + 0.5), shown, PAPER, 0.5)
     elif kind == "goal":
         _line(draw, (x + 0.3, y + 0.2), (x + 0.3, y + 0.85), INK)
         flag = (x + 0.3, y + 0.2), (x + 0.8, y + 0.37), (x + 0.3, y + 0.54)

@@ -20,7 +20,7 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from lactchain_extras.grid_batch import own_seeds
+from lactchain_extras.grid_batch import Stepped, own_seeds
 
 Moved = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Next states (D, B), rewards (B,), and whether the next states are terminal (B,)."""
@@ -66,9 +66,7 @@ class ClassicControlVectorEnv(VectorEnv):
         self._restart(range(self.num_envs))
         return self._observe(self.state), {}
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> Stepped:
         """Plays one action in every copy; resets the copies that end."""
         self.state, rewards, terminated = self._move(self.state, np.asarray(actions))
         self.num_steps += 1

@@ -105,10 +105,8 @@ def compare(runs: Sequence[str | RunView]) -> list[Compared]:
         after = outcomes(other)
         common = [state for state in before if state in after]
         if len(common) < 2:
-            raise DataError(
-                f"{other.directory}: expected start states of {first.directory}, found"
-                f" {len(common)} in common; compare runs in one world"
-            )
+            got = f"found {len(common)} in common; compare runs in one world"
+            raise DataError(f"{other.directory}: expected start states of {first.directory}, {got}")
         both = np.array([[run[state] for state in common] for run in (before, after)])
         success, chains = both[..., 0], both[..., 1]
         found.append(Compared(other, name, [*map(json.loads, common)], success, chains))
@@ -129,15 +127,10 @@ def outcomes(run: RunView) -> dict[str, tuple[float, float]]:
         if result.success is not None:
             found.setdefault(json.dumps(result.state, sort_keys=True), []).append(result)
     if not found:
-        raise DataError(
-            f"{run.directory}: expected an evaluation that tells of success (episodes.json), found"
-            " none; run evaluate, or wait for the first round"
-        )
+        what = "expected an evaluation that tells of success (episodes.json), found none"
+        raise DataError(f"{run.directory}: {what}; run evaluate, or wait for the first round")
     return {
-        state: (
-            float(np.mean([result.success for result in results])),
-            float(np.mean([result.num_chains for result in results])),
-        )
+        state: tuple(np.mean([(r.success, r.num_chains) for r in results], axis=0).tolist())
         for state, results in found.items()
     }
 

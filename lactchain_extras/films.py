@@ -48,10 +48,9 @@ def film(
     env = make_language_env(environment)
     world = env.env
     if "rgb_array" not in world.metadata.get("render_modes", ()):
-        raise ConfigError(
-            f"environment.id: expected a world that draws itself, got {environment.id}, which has"
-            " no render_mode rgb_array; give it one for moving pictures"
-        )
+        got = f"{environment.id}, which has no render_mode rgb_array"
+        what = f"expected a world that draws itself, got {got}"
+        raise ConfigError(f"environment.id: {what}; give it one for moving pictures")
     # As an argument it would not reach a world that is registered in words already.
     world.unwrapped.render_mode = "rgb_array"
     try:
@@ -67,9 +66,8 @@ def film(
             captions[-1] += " (solved)" if info["success"] else ""
             frames += map(Frame, drawn, captions)
     except gym.error.DependencyNotInstalled as error:
-        raise ConfigError(
-            f"environment.id: {environment.id} cannot draw itself: {error}"
-        ) from error
+        message = f"environment.id: {environment.id} cannot draw itself: {error}"
+        raise ConfigError(message) from error
     return frames
 
 
@@ -101,13 +99,11 @@ def film_run(run_dir: Path, number: int) -> None:
     try:
         settings = read_run_file(run_dir / "round_0/evaluation")["config"]["environment"]
         environment = EnvironmentConfig(**known_fields(EnvironmentConfig, settings))
+        both = zip(("before", "after"), before_and_after(RunView(run_dir), number), strict=True)
         films = {}
-        for name, episode in zip(
-            ("before", "after"), before_and_after(RunView(run_dir), number), strict=True
-        ):
+        for name, episode in both:
             start = Episode(episode.seed, episode.infos[0]["state"])
-            completions = [action.text for action in episode.actions]
-            films[name] = film(environment, start, completions)
+            films[name] = film(environment, start, [action.text for action in episode.actions])
         write_gif(path, films)
     except Exception as error:  # noqa: BLE001  - of whatever kind a world's drawing raises
         log.info("no episode.gif: %s", error)

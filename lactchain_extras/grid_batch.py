@@ -13,6 +13,8 @@ from lactchain.functional.random_streams import draw, stream
 from lactchain.worlds.gridworld import GridWorld
 
 _STATE = ("states", "num_steps", "streams", "num_episodes")
+Stepped = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+"""What `step` of a batch returns."""
 
 
 def register() -> None:
@@ -80,9 +82,7 @@ class GridWorldVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         infos = {"bumped": np.zeros(self.num_envs, dtype=bool)}
         return self.tables.observations[self.states], infos
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> Stepped:
         """Plays one action in every copy; resets the copies that end."""
         actions = np.asarray(actions, dtype=np.int64)
         # Negative ones read as huge: one pass checks both ends of the range.

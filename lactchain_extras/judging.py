@@ -26,11 +26,10 @@ from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
 from lactchain.errors import DataError, NonFiniteError
 from lactchain.functional.random_streams import derive_seed
-from lactchain.models.critic import EmbeddingCritic
+from lactchain.inspection.run_view import load_critic
 from lactchain.models.loading import load_base, load_shape, load_tokenizer
 from lactchain.models.weights import resolve_weights
 from lactchain.storage.files import read_json
-from lactchain.storage.manifests import result_of
 from lactchain.types import Critic, Discount, Policy
 
 REWARD = "reward:"
@@ -105,7 +104,7 @@ def open_critic(name: str, env: LanguageEnv, gamma: float) -> Critic:
         return RewardModel(name.removeprefix(REWARD), gamma)
     if name.endswith(".json"):
         return read_numbers(Path(name), env, gamma)
-    return EmbeddingCritic.load(result_of(name, "critic"))
+    return load_critic(name)
 
 
 # --- yardsticks -----------------------------------------------------------------------------------
@@ -131,9 +130,8 @@ class Yardstick:
         policy = exact_policy(actor, env, folder)
         shares = policy.probabilities / policy.probabilities.sum(axis=1, keepdims=True)
         draws = np.random.default_rng(seed).random((len(shares), count))
-        drawn = [
-            np.unique(np.searchsorted(s.cumsum(), d)) for s, d in zip(shares, draws, strict=True)
-        ]
+        both = zip(shares, draws, strict=True)
+        drawn = [np.unique(np.searchsorted(share.cumsum(), draw)) for share, draw in both]
         rows = np.repeat(np.arange(len(drawn)), [len(columns) for columns in drawn])
         return cls(env, policy, rows, np.minimum(np.concatenate(drawn), len(policy.chains) - 1))
 
@@ -174,10 +172,9 @@ class Yardstick:
             asked = [self.texts[row] for row in self.rows]
             scores = critic.values(asked, [self.completions[column] for column in self.columns])
             means = np.bincount(self.rows, scores) / np.bincount(self.rows)
-            known = Numbers(
-                dict(zip(self.texts, means, strict=True)), critic.gamma, critic.discount_per
-            )
-            values = critic_against_exact(known, self.policy, self.env)
+            known = dict(zip(self.texts, means, strict=True))
+            numbers = Numbers(known, critic.gamma, critic.discount_per)
+            values = critic_against_exact(numbers, self.policy, self.env)
         return values, np.asarray(scores, float), self._exact(np.array(values.exact), discount)
 
     def _exact(self, values: np.ndarray, discount: Discount) -> np.ndarray:
@@ -205,30 +202,26 @@ def judge(critic: Critic, yardstick: Yardstick) -> dict[str, Any]:
     """
     values, scores, exact = yardstick.against(critic)
     found, true = np.array(values.critic), np.array(values.exact)
+    x, y = ranks(found), ranks(true)
+    moments = np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1)
     within = _within(yardstick.rows, scores, exact)
     margins, right, units = _pairs(yardstick.rows, scores, exact)
+    in_states = np.stack([np.bincount(units, right), np.bincount(units)], axis=1)
     return {
         "num_states": len(true),
         "num_candidates": len(exact),
         "num_pairs": len(right),
-        **_over_states(found, true),
+        "r2": values.r2,
+        "r2_interval": resampled_interval(error_sums(found, true), r2),
+        "rmse": values.rmse,
+        "slope": float(np.cov(found, true)[0, 1] / found.var(ddof=1)) if found.var() else np.nan,
+        "rho": values.rho,
+        "rho_interval": resampled_interval(moments, _correlation),
         "rho_within": _mean(within[:, 0]),
         "rho_within_interval": _share_interval(within),
         "pairs_right": _mean(right),
-        "pairs_right_interval": _share_interval(_by_unit(units, right)),
+        "pairs_right_interval": _share_interval(in_states[in_states[:, 1] > 0]),
         "by_margin": _by_margin(margins, right),
-    }
-
-
-def _over_states(found: np.ndarray, true: np.ndarray) -> dict[str, Any]:
-    beside = StateValues(({},) * len(true), tuple(found), tuple(true), 1.0)
-    return {
-        "r2": beside.r2,
-        "r2_interval": resampled_interval(error_sums(found, true), r2),
-        "rmse": beside.rmse,
-        "slope": float(np.cov(found, true)[0, 1] / found.var(ddof=1)) if found.var() else np.nan,
-        "rho": beside.rho,
-        "rho_interval": resampled_interval(_moments(ranks(found), ranks(true)), _correlation),
     }
 
 
@@ -284,10 +277,6 @@ def without_luck(found: np.ndarray, returns: np.ndarray) -> dict[str, Any]:
 # --- statistics -----------------------------------------------------------------------------------
 
 
-def _moments(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1)
-
-
 def _correlation(sums: np.ndarray) -> np.ndarray:
     count, x, y, xx, yy, xy = sums
     return (count * xy - x * y) / np.sqrt((count * xx - x * x) * (count * yy - y * y))
@@ -319,12 +308,6 @@ def _pairs(
         right.append((1 + np.sign(true[differ]) * np.sign(found[differ])) / 2)
         units.append(np.full(differ.sum(), row))
     return np.concatenate(margins), np.concatenate(right), np.concatenate(units)
-
-
-def _by_unit(units: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Sums of each state that has pairs, and how many it has (M, 2)."""
-    sums = np.stack([np.bincount(units, right), np.bincount(units)], axis=1)
-    return sums[sums[:, 1] > 0]
 
 
 def _by_margin(margins: np.ndarray, right: np.ndarray) -> list[dict[str, float]]:

@@ -99,18 +99,15 @@ def _laid_out(layout: str | Sequence[str]) -> tuple[Sequence[str], tuple[int, in
     """The rows of a layout, all of one length, and the goal of a named one."""
     if isinstance(layout, str):
         if layout not in LAYOUTS:
-            raise ValueError(
-                f"layout: expected one of {sorted(LAYOUTS)}, or rows of 0 and 1, got {layout!r}"
-            )
+            known = f"one of {sorted(LAYOUTS)}, or rows of 0 and 1"
+            raise ValueError(f"layout: expected {known}, got {layout!r}")
         return LAYOUTS[layout]
     if not isinstance(layout, Sequence) or not layout:
         raise ValueError(f"layout: expected rows of 0 and 1, got {layout}")
     for number, row in enumerate(layout):
         if not isinstance(row, str) or set(row) - {"0", "1"} or len(row) != len(layout[0]):
-            raise ValueError(
-                f"layout: row {number}: expected {len(layout[0])} characters 0 or 1 in quotes, got"
-                f" {row!r}"
-            )
+            cells = f"{len(layout[0])} characters 0 or 1 in quotes"
+            raise ValueError(f"layout: row {number}: expected {cells}, got {row!r}")
     return layout, None
 
 
@@ -124,11 +121,6 @@ _SIDES = (
 )
 
 
-def wall_letters(sides: np.ndarray) -> str:
-    """The walls on the four sides, a letter each, `-` for none."""
-    return " ".join(letter for action, _, letter in _SIDES if sides[action]) or "-"
-
-
 def wall_sentence(sides: np.ndarray) -> str:
     """LMRL-Gym's words for the walls on the four sides, in its order."""
     walls = [name for action, name, _ in _SIDES if sides[action]]
@@ -137,14 +129,6 @@ def wall_sentence(sides: np.ndarray) -> str:
     if len(walls) == 1:
         return f"There is a wall {walls[0]}."
     return f"There are walls {', '.join(walls)}."
-
-
-def read_legal_moves(text: str) -> list[int]:
-    """The moves that no wall stops, by a text's last sentence on walls; `ValueError` if none."""
-    _, found, walls = text.rpartition("There ")
-    if not found:
-        raise ValueError(f"observation: expected a sentence on walls, got {text!r}")
-    return sorted(action for action, name, _ in _SIDES if name not in walls)
 
 
 STUMBLE_REWARD = -4.0
@@ -288,9 +272,12 @@ class LegalMoves(RowPolicy):
         self.grammar = env.grammar
 
     def complete(self, text: str, seed: int) -> str:
-        """A drawn move."""
-        move = np.random.default_rng(seed).choice(read_legal_moves(text))
-        return self.grammar.render([int(move)])
+        """A drawn move, by the text's last sentence on walls; `ValueError` where there is none."""
+        _, found, walls = text.rpartition("There ")
+        if not found:
+            raise ValueError(f"observation: expected a sentence on walls, got {text!r}")
+        legal = sorted(action for action, name, _ in _SIDES if name not in walls)
+        return self.grammar.render([int(np.random.default_rng(seed).choice(legal))])
 
 
 PARTIAL_TEMPLATE = "{walls}\n"
@@ -302,7 +289,8 @@ def _describe(env: gym.Env, observation: np.ndarray, info: Mapping[str, Any]) ->
     digits = [" ".join(str(number)) for number in (*observation.tolist(), *tables.goal)]
     place = dict(zip(("row", "column", "goal_row", "goal_column"), digits, strict=True))
     bumped = tables.next_state[env.unwrapped.state] == env.unwrapped.state
-    return place | {"walls": wall_sentence(bumped), "sides": wall_letters(bumped)}
+    letters = [letter for action, _, letter in _SIDES if bumped[action]]
+    return place | {"walls": wall_sentence(bumped), "sides": " ".join(letters) or "-"}
 
 
 def _ending(env: gym.Env) -> str:

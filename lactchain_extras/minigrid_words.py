@@ -12,6 +12,7 @@ from contextlib import redirect_stdout
 from copy import deepcopy
 from functools import cached_property
 from io import StringIO
+from itertools import product
 from operator import attrgetter
 from threading import Lock
 from typing import Any
@@ -178,10 +179,8 @@ def _checked(state: State, world: MiniGrid) -> int:
         is_task = type(task) is int and 0 <= task < world.num_tasks
         if is_task and isinstance(played, list) and all(action in actions for action in played):
             return task
-    raise ValueError(
-        f"state: expected a task below {world.num_tasks}, and what was played in it as numbers of"
-        f" actions, got {state}"
-    )
+    what = f"a task below {world.num_tasks}, and what was played in it as numbers of actions"
+    raise ValueError(f"state: expected {what}, got {state}")
 
 
 def _describe(env: gym.Env, observation: np.ndarray, info: Any) -> dict[str, object]:
@@ -352,13 +351,10 @@ class _Scenes:
     def __call__(self, state: State) -> Scene:
         self._world.reset(options={"state": state})
         level = self._world.level
-        cells = (
-            (x, y, level.grid.get(x, y)) for x in range(level.width) for y in range(level.height)
-        )
         marks = tuple(
             Mark(x, y, self.KINDS.get(cell.type, "item"), self._letters(cell))
-            for x, y, cell in cells
-            if cell is not None
+            for x, y in product(range(level.width), range(level.height))
+            if (cell := level.grid.get(x, y)) is not None
         )
         return Scene((*_position(self._world),), marks, f"task {state['task']}: {level.mission}")
 

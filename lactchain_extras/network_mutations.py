@@ -130,9 +130,8 @@ def _merged(config: Any, grows: bool, rng: np.random.Generator) -> NewShape:
 
 def _fitted(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
     """So much of an array as there is; zeros where there is none."""
-    fitted, kept = np.zeros((rows, columns), array.dtype), array[:rows, :columns]
-    fitted[: len(kept), : kept.shape[1]] = kept
-    return fitted
+    kept = array[:rows, :columns]
+    return np.pad(kept, ((0, rows - len(kept)), (0, columns - kept.shape[1])))
 
 
 def change_networks(learnt: dict[str, Any], change: NetworkChange) -> dict[str, Any]:

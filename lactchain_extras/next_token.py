@@ -28,8 +28,7 @@ class CausalNextToken:
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, strategy: str = "none"
     ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.template = PromptTemplate(tokenizer, strategy)
         self.vocab_size = model.config.vocab_size
         self.eos_token_id = tokenizer.eos_token_id
@@ -57,10 +56,9 @@ class CausalNextToken:
             self._forget()
             known = 0
         new = torch.tensor([list(token_ids[known:])], device=self.model.device)
+        options = {"past_key_values": self._cache, "use_cache": True, "logits_to_keep": 1}
         try:
-            output = self.model(
-                input_ids=new, past_key_values=self._cache, use_cache=True, logits_to_keep=1
-            )
+            output = self.model(input_ids=new, **options)
         except BaseException:  # a part of the layers remembers what it read
             self._forget()
             raise

@@ -54,16 +54,13 @@ def from_episodes(episodes: Iterable[RecordedEpisode], source: str = "episodes")
         for name in ("observations", "actions", "rewards"):
             column = getattr(episode, name)
             if column.dtype.kind not in "biuf" or not column.ndim:
-                raise DataError(
-                    f"{source}: episode {number}: expected {name} that are one array of numbers "
-                    "(of a space of parts, such as Dict or Tuple, write one part alone)"
-                )
+                mend = "of a space of parts, such as Dict or Tuple, write one part alone"
+                what = f"expected {name} that are one array of numbers ({mend})"
+                raise DataError(f"{source}: episode {number}: {what}")
         steps = len(episode.rewards)
         if len(episode.actions) != steps or len(episode.observations) - steps not in (0, 1):
-            raise DataError(
-                f"{source}: episode {number} has {len(episode.observations)} observations, "
-                f"{len(episode.actions)} actions and {steps} rewards"
-            )
+            lengths = f"{len(episode.observations)} observations, {len(episode.actions)} actions"
+            raise DataError(f"{source}: episode {number} has {lengths} and {steps} rewards")
         known = len(episode.observations) == steps + 1
         kept = steps if known or episode.terminated else steps - 1
         num_dropped += steps - kept
@@ -107,10 +104,9 @@ def read_h5_transitions(path: str | Path) -> TransitionData:
                 return from_episodes(_episodes_of_d3rlpy(file, str(path)), str(path))
             if "episode_terminals" in file and "version" in file:
                 return from_episodes(_episodes_of_d3rlpy_1(file, str(path)), str(path))
-            raise DataError(
-                f"{path}: expected a file of d3rlpy 1, or of 2.1 or later, found no num_episodes in"
-                " it; load it by d3rlpy and dump it again, or take the data set from Minari"
-            )
+            what = "a file of d3rlpy 1, or of 2.1 or later, found no num_episodes in it"
+            mend = "load it by d3rlpy and dump it again, or take the data set from Minari"
+            raise DataError(f"{path}: expected {what}; {mend}")
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: expected an HDF5 file of d3rlpy, {error}") from error
 
@@ -146,9 +142,8 @@ def _episodes_of_d3rlpy(file: Mapping[str, Any], source: str) -> Iterator[Record
         ended = np.atleast_1d(_array(file, f"terminated_{number}", source))
         [terminated] = _flat(ended, f"terminated_{number}", source)
         if terminated not in (0, 1):
-            raise DataError(
-                f"{source}: terminated_{number}: expected true or false, got {terminated}"
-            )
+            got = f"expected true or false, got {terminated}"
+            raise DataError(f"{source}: terminated_{number}: {got}")
         rewards = _flat(rewards, f"rewards_{number}", source)
         yield RecordedEpisode(observations, _discrete(actions, source), rewards, bool(terminated))
 
@@ -160,9 +155,7 @@ def _episodes_of_d3rlpy_1(file: Mapping[str, Any], source: str) -> Iterator[Reco
     if len({len(np.atleast_1d(column)) for column in columns}) > 1:
         raise DataError(f"{source}: expected columns of one length, got others")
     observations, actions, *others = columns
-    rewards, terminals, ends = (
-        _flat(column, name, source) for column, name in zip(others, names[2:], strict=True)
-    )
+    rewards, terminals, ends = map(_flat, others, names[2:], [source] * 3)
     if not np.isin([terminals, ends], (0, 1)).all():
         raise DataError(f"{source}: terminals: expected true or false, got other numbers")
     actions, last = _discrete(actions, source), len(rewards)
@@ -191,10 +184,10 @@ def read_minari_transitions(path: str | Path) -> TransitionData:
         DataError: the folder holds no Minari data set of arrays.
         ImportError: minari is not installed.
     """
-    episodes = (
-        RecordedEpisode(
-            *map(np.asarray, (e.observations, e.actions, e.rewards)), bool(any(e.terminations[-1:]))
-        )
-        for _, e, _ in minari_episodes(path)
-    )
-    return from_episodes(episodes, str(path))
+
+    def episodes() -> Iterator[RecordedEpisode]:
+        for _, e, _ in minari_episodes(path):
+            columns = map(np.asarray, (e.observations, e.actions, e.rewards))
+            yield RecordedEpisode(*columns, bool(any(e.terminations[-1:])))
+
+    return from_episodes(episodes(), str(path))

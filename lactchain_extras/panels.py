@@ -33,6 +33,7 @@ from lactchain.runs.run import Run
 from lactchain.storage.files import SEAL, read_sealed, seal, write_sealed
 from lactchain.types import Action, Policy, Trajectory
 from lactchain_extras.ecosystems.tasks import bounds
+from lactchain_extras.explorer.tables import key
 
 VERSION = 1
 PACKAGES = ("gymnasium", "numpy", "minigrid")
@@ -59,7 +60,8 @@ def make_panel(config: EnvironmentConfig, count: int, seed: int) -> Panel:
       expectation of both, where there is an exact model.
     """
     env = make_language_env(config)
-    states = _drawn(env.start_states(), count, seed)
+    ordered = sorted(env.start_states(), key=lambda state: derive_seed(seed, "panel", key(state)))
+    states = [ordered[number % len(ordered)] for number in range(count)]
     rollouts = Rollouts(config, num_envs=min(count, 64))
     played = {p.name: _play(rollouts, p, states, seed) for p in _scripted(env)}
     panel = {
@@ -121,10 +123,7 @@ def starts(path: str | Path, config: EnvironmentConfig) -> tuple[list[State], in
         DataError: see `read_panel`.
     """
     panel = read_panel(path)
-    others = {
-        name: fixed for name, fixed in panel["world"].items() if getattr(config, name) != fixed
-    }
-    if others:
+    if others := {n: fixed for n, fixed in panel["world"].items() if getattr(config, n) != fixed}:
         options = (f"--environment.{n} {quote(json.dumps(fixed))}" for n, fixed in others.items())
         raise ConfigError(f"environment: the panel {path} has another one; add {' '.join(options)}")
     states = [task["state"] for task in panel["tasks"]]
@@ -133,18 +132,16 @@ def starts(path: str | Path, config: EnvironmentConfig) -> tuple[list[State], in
     except EnvironmentFault as error:
         raise DataError(f"{path}: its tasks cannot be played here: {error}") from error
     if rules != panel["rules"]:
-        raise ConfigError(
-            f"{path}: made for other rules of {config.id} ({panel['rules'][:12]}, here"
-            f" {rules[:12]}); with {panel.get('packages')}, here {_versions()}"
-        )
+        theirs, ours = panel["rules"][:12], rules[:12]
+        made = f"made for other rules of {config.id} ({theirs}, here {ours})"
+        raise ConfigError(f"{path}: {made}; with {panel.get('packages')}, here {_versions()}")
     return states, panel["seed"]
 
 
 def write_result(run: Run, path: str, config: Any) -> None:
     """Writes RUN/panel_result.json: what was answered in each task, and what came of it."""
     panel, played = read_panel(path), read_trajectories(run.path("trajectories"))
-    actor = config.actor
-    player = {name: getattr(actor, name) for name in PLAYER}
+    player = {name: getattr(config.actor, name) for name in PLAYER}
     result = {
         "schema_version": VERSION,
         "panel": seal(panel)[SEAL],
@@ -160,16 +157,18 @@ def verify(path: str | Path, result: str | Path) -> dict[str, Any]:
 
     Raises:
         DataError: it is of another panel, was changed, or does not come to these figures.
-        ConfigError: the world has other rules here.
+        ConfigError: the world has other rules here, or what are no settings.
     """
     panel = read_panel(path)
     stored = _read(result, {"panel", "answers", "figures"})
     if stored["panel"] != seal(panel)[SEAL]:
         raise DataError(f"{result}: of another panel than {path}; name the one that it was made on")
-    config = _environment(panel["world"])
+    texts = {n: v if isinstance(v, str) else json.dumps(v) for n, v in panel["world"].items()}
+    config = parse(EnvironmentConfig, [w for n, text in texts.items() for w in (f"--{n}", text)])
     states, seed = starts(path, config)
     answers = stored["answers"]
-    if not (isinstance(answers, list) and all(map(_are_texts, answers))):
+    are_lists = isinstance(answers, list) and all(isinstance(texts, list) for texts in answers)
+    if not are_lists or not all(isinstance(text, str) for texts in answers for text in texts):
         raise DataError(f"{result}: expected a list of texts for each task; {AGAIN}")
     if len(answers) != len(states):
         raise DataError(f"{result}: expected answers to {len(states)} tasks, got {len(answers)}")
@@ -181,18 +180,6 @@ def verify(path: str | Path, result: str | Path) -> dict[str, Any]:
     if found != stored["figures"]:
         raise DataError(f"{result}: says {stored['figures']}, and its answers come to {found}")
     return found
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(part, str) for part in value)
-
-
-def _environment(world: Mapping[str, Any]) -> EnvironmentConfig:
-    """A world as a file tells it; `ConfigError` of values that are no settings."""
-    texts = {name: v if isinstance(v, str) else json.dumps(v) for name, v in world.items()}
-    return parse(
-        EnvironmentConfig, [w for name, text in texts.items() for w in (f"--{name}", text)]
-    )
 
 
 class _Recorded:
@@ -215,14 +202,6 @@ def _play(
     rollouts: Rollouts, policy: Policy, states: Sequence[State], seed: int
 ) -> list[Trajectory]:
     return rollouts.play(policy, all_episodes(rollouts.env, seed, starts=states))
-
-
-def _drawn(states: Sequence[State], count: int, seed: int) -> list[State]:
-    def rank(state: State) -> int:
-        return derive_seed(seed, "panel", json.dumps(state, sort_keys=True))
-
-    ordered = sorted(states, key=rank)
-    return [ordered[number % len(ordered)] for number in range(count)]
 
 
 def _scripted(env: LanguageEnv) -> list[Policy]:

@@ -252,8 +252,6 @@ class PreferenceLossTrainer(UpdateMeanTrainer):
         preference = self.loss(rows).mean()
         nll = -rows.logps[:, 0].sum() / rows.lengths[:, 0].sum()
         gains = rows.ends(rows.log_ratios / rows.lengths.clamp(min=1))
-        self.record(
-            **{"loss/preference": preference, "nll_loss": nll},
-            **{"gains/chosen": gains[0], "gains/rejected": gains[1]},
-        )
+        losses = {"loss/preference": preference, "nll_loss": nll}
+        self.record(**losses, **{"gains/chosen": gains[0], "gains/rejected": gains[1]})
         return shares[0] * preference + self.nll_weight * shares[1] * nll

@@ -59,10 +59,8 @@ def run_ranks(command: Sequence[str], count: int) -> int:
     if heard and not 0 <= code <= 128:
         return 128 + heard[0]
     if code < 0:
-        raise ProcessLost(
-            f"rank {ranks.index(failed)} was killed by signal {-code}; give the same command to go "
-            "on from the last checkpoint"
-        )
+        killed = f"rank {ranks.index(failed)} was killed by signal {-code}"
+        raise ProcessLost(f"{killed}; give the same command to go on from the last checkpoint")
     return code
 
 
@@ -72,8 +70,8 @@ def _started(command: Sequence[str], count: int) -> list[subprocess.Popen]:
         probe.bind(("127.0.0.1", 0))
         group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
     group |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    group |= {STARTED_BY: str(os.getpid())}
-    group |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    group |= {STARTED_BY: str(os.getpid()), "OMP_NUM_THREADS": threads}
     group |= {"CUDA_VISIBLE_DEVICES": "-1", "ACCELERATE_USE_CPU": "true"}
     return [
         subprocess.Popen(

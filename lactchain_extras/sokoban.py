@@ -156,13 +156,11 @@ class SokobanTables(CellTables):
         cells = (size - 2) ** 2
         if cells < 4 * boxes:
             raise ValueError(f"size: expected room for {boxes} boxes within the walls, got {size}")
-        if (places := at_least_one("num_rooms", num_rooms) * cells * comb(cells, boxes)) > (
-            MOST_PLACES
-        ):
-            raise ValueError(
-                f"num_rooms: expected at most {MOST_PLACES:,} places of player and boxes in all"
-                f" rooms, {num_rooms} of this kind have {places:,}; ask for fewer or smaller ones"
-            )
+        count = at_least_one("num_rooms", num_rooms) * cells * comb(cells, boxes)
+        if count > MOST_PLACES:
+            most = f"at most {MOST_PLACES:,} places of player and boxes in all rooms"
+            got = f"{num_rooms} of this kind have {count:,}; ask for fewer or smaller ones"
+            raise ValueError(f"num_rooms: expected {most}, {got}")
         spots = [f"box_{number}_{axis}" for number in range(1, boxes + 1) for axis in "xy"]
         self.fields = ("room", "x", "y", *spots)
         self.rooms = [make_room(size, boxes, seed, number) for number in range(num_rooms)]
@@ -186,15 +184,9 @@ class SokobanTables(CellTables):
     def _fill(self, places: list[tuple[int, Place]], next_state: np.ndarray) -> None:
         """The tables, from where everything is in each state and what follows."""
         cells = [np.argwhere(room.free)[:, ::-1] for room in self.rooms]  # x, y
-        self.observations = np.array(
-            [
-                [number, *cells[number][[player, *boxes]].ravel()]
-                for number, (player, boxes) in places
-            ]
-        )
-        placed = np.array(
-            [len({*boxes} & {*self.rooms[number].targets}) for number, (_, boxes) in places]
-        )
+        rows = [[n, *cells[n][[player, *boxes]].ravel()] for n, (player, boxes) in places]
+        self.observations, targets = np.array(rows), [{*room.targets} for room in self.rooms]
+        placed = np.array([len(targets[n].intersection(boxes)) for n, (_, boxes) in places])
         self.terminal = placed == len(self.rooms[0].targets)
         self.next_state = next_state
         gained = placed[next_state] - placed[:, None]

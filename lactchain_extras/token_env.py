@@ -143,12 +143,9 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
         if isinstance(prompts, str):
             raise ConfigError(f"prompts: expected a list of texts, got {prompts!r} alone")
         self.prompts = tuple(prompts)
-        self.reward = reward
-        self.perturbation = perturbation
-        self.top_k = top_k
-        self.max_new_tokens = max_new_tokens
-        self.render_mode = render_mode
-        self._full = view == "full"
+        self.reward, self.perturbation = reward, perturbation
+        self.top_k, self.max_new_tokens = top_k, max_new_tokens
+        self.render_mode, self._full = render_mode, view == "full"
         self._prompt_ids = [list(self.model.encode(prompt)) for prompt in self.prompts]
         self._check_arguments(control, view)
         size = self.model.vocab_size if self._full else top_k + 2
@@ -156,10 +153,8 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
         switch = control == "switch"
         self.action_space = spaces.Discrete(2) if switch else spaces.Box(-1.0, 1.0, (1,))
         if self._full:
-            log.info(
-                "an observation is %d logits: a replay buffer of %d steps takes %.1f GB",
-                *(size, REPLAY_STEPS, self.replay_bytes() / 1e9),
-            )
+            message = "an observation is %d logits: a replay buffer of %d steps takes %.1f GB"
+            log.info(message, size, REPLAY_STEPS, self.replay_bytes() / 1e9)
         self._over = True
 
     def replay_bytes(self, num_steps: int = REPLAY_STEPS) -> int:
@@ -191,9 +186,8 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
         strength = float(np.asarray(action).item())
         perturbed = self.perturbation(self._logits, strength, self.np_random)
         if np.shape(perturbed) != self._logits.shape or np.isnan(perturbed).any():
-            raise EnvironmentFault(
-                f"{self}: perturbation: expected {self._logits.size} logits, got {perturbed}"
-            )
+            got = f"expected {self._logits.size} logits, got {perturbed}"
+            raise EnvironmentFault(f"{self}: perturbation: {got}")
         # The Gumbel trick draws from the softmax of the logits.
         token = int(np.argmax(perturbed + self.np_random.gumbel(size=perturbed.shape)))
         self._logprob += float(_log_softmax(self._logits)[token])
@@ -249,16 +243,12 @@ class TokenEnv(gym.Env[np.ndarray, Any]):
     def _check_arguments(self, control: str, view: str) -> None:
         context, most = self.model.max_length, self.model.vocab_size
         room, steps = context - self.max_new_tokens, self.max_new_tokens
+        shorter = f"1 to {context - 1}, less than the model's context"
         rules = [
             (control in ("switch", "strength"), "control", "switch or strength", repr(control)),
             (view in ("compact", "full"), "view", "compact or full", repr(view)),
             (self.prompts, "prompts", "at least one", "none"),
-            (
-                1 <= steps < context,
-                "max_new_tokens",
-                f"1 to {context - 1}, less than the model's context",
-                steps,
-            ),
+            (1 <= steps < context, "max_new_tokens", shorter, steps),
             (1 <= self.top_k <= most, "top_k", f"1 to {most}, the number of tokens", self.top_k),
         ]
         fitting = f"1 to {room} tokens (the model's context of {context} less max_new_tokens)"

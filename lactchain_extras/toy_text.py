@@ -172,10 +172,8 @@ def _states(env: gym.Env) -> list[State]:
 def _reset_into(ended: set[int], env: gym.Env, state: State) -> tuple[int, dict[str, Any]]:
     number = state["state"]
     if number not in env.observation_space or number in ended:
-        raise ValueError(
-            f"state: expected a state in {env.observation_space} in which the episode is not over,"
-            f" got {state}"
-        )
+        known = f"a state in {env.observation_space} in which the episode is not over"
+        raise ValueError(f"state: expected {known}, got {state}")
     _, info = env.reset()
     env.unwrapped.s = number
     return number, info

@@ -66,9 +66,8 @@ def tasks(
     env = make_language_env(config)
     splits = splits_of(env, config, panel)
     if not splits and count is None:
-        raise ConfigError(
-            f"count: expected a number, {config.id} lists no states, so tasks are seeds"
-        )
+        expected = f"expected a number, {config.id} lists no states, so tasks are seeds"
+        raise ConfigError(f"count: {expected}")
     most = len(next(iter(splits.values()), []))
     if count is None or (splits and count > most):
         count = most
@@ -152,9 +151,8 @@ class Player:
     def _played(self, chain: list[str]) -> str:
         if self._over:
             return OVER
-        text, reward, terminated, truncated, info = self._env.step(
-            json.dumps(chain, ensure_ascii=False)
-        )
+        completion = json.dumps(chain, ensure_ascii=False)
+        text, reward, terminated, truncated, info = self._env.step(completion)
         self._earned += reward
         self._over, self.success = terminated or truncated, info["success"]
         return f"{text}\n{OVER}" if self._over else text
@@ -257,9 +255,8 @@ def _play(episodes: Sequence[_Episode], trainer: GRPOTrainer, max_new_tokens: in
     tokenizer, longest = trainer.processing_class, trainer.max_completion_length
     room = min(max_new_tokens, longest)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    decoder = Decoder(
-        model, tokenizer.eos_token_id, max_new_tokens=room, temperature=trainer.temperature
-    )
+    limits = {"max_new_tokens": room, "temperature": trainer.temperature}
+    decoder = Decoder(model, tokenizer.eos_token_id, **limits)
     with evaluating(model):  # no dropout in what is sampled
         while episodes:
             seeds = torch.randint(2**62, (len(episodes),)).tolist()

@@ -79,9 +79,8 @@ class ForeignWorld(gym.Env[str, str]):
             with self._own_dice():
                 self.game = self.made(make)
         except Exception as error:  # noqa: BLE001  these packages raise whatever they like
-            raise ConfigError(
-                f"environment.id: {self.package} makes no {self.name!r} of {self.kwargs}: {error!r}"
-            ) from error
+            problem = f"{self.package} makes no {self.name!r} of {self.kwargs}: {error!r}"
+            raise ConfigError(f"environment.id: {problem}") from error
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -165,9 +164,8 @@ class TextArenaWorld(ForeignWorld):
         try:
             self.game.reset(num_players=1, seed=seed)
         except AssertionError as error:
-            raise ConfigError(
-                f"environment.id: expected a game of one player, textarena:{self.name} is of more"
-            ) from error
+            got = f"textarena:{self.name} is of more"
+            raise ConfigError(f"environment.id: expected a game of one player, {got}") from error
         return self._news()
 
     def play(self, completion: str) -> Reply:

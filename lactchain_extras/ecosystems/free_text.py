@@ -44,10 +44,8 @@ HEARD = AnyText(256, min_length=0, charset=string.printable)
 
 def spoken_view() -> TextView:
     """The view of a world that speaks, and whose `success` says how its episode ended."""
-    success = attrgetter("unwrapped.success")
-    return TextView(
-        (), "{observation}{feedback}", describe_text, success=success, max_chains=MAX_CHAINS
-    )
+    known = {"success": attrgetter("unwrapped.success"), "max_chains": MAX_CHAINS}
+    return TextView((), "{observation}{feedback}", describe_text, **known)
 
 
 def shown(text: str, world: str) -> str:

@@ -37,6 +37,7 @@ MOST_BYTES = 1 << 24
 """Of a reply in a session."""
 MOST_REWARD = 3.4e38
 """What float32 holds."""
+NO_ANSWERS = (httpx2.RequestError, httpx2.InvalidURL, ValueError, RecursionError)
 
 
 class OpenEnvWorld(gym.Env[str, str]):
@@ -136,10 +137,9 @@ class OpenEnvWorld(gym.Env[str, str]):
                 **({"states": _states} if self.manifest["tasks"] else {}),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"environment.id: openenv:{self.url}: expected the manifest that `lactchain serve`"
-                f" gives, got one with a fault: {error!r:.200}"
-            ) from error
+            what = "the manifest that `lactchain serve` gives, got one with a fault"
+            fault = f"expected {what}: {error!r:.200}"
+            raise ConfigError(f"environment.id: openenv:{self.url}: {fault}") from error
 
     @cached_property
     def tasks(self) -> list[State]:
@@ -151,9 +151,8 @@ class OpenEnvWorld(gym.Env[str, str]):
             splits = _get(f"{self.url}/tasks").values()
             return [dict(state) for states in splits for state in states]
         except (AttributeError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"environment.id: openenv:{self.url}: expected its tasks, got {error!r:.200}"
-            ) from error
+            key = f"environment.id: openenv:{self.url}"
+            raise ConfigError(f"{key}: expected its tasks, got {error!r:.200}") from error
 
     def _text_field(self) -> str:
         """The one field that the server's actions must have, a text."""
@@ -165,19 +164,17 @@ class OpenEnvWorld(gym.Env[str, str]):
             (name,) = required
             if properties[name]["type"] == "string":
                 return name
-        raise ConfigError(
-            f"environment.id: openenv:{self.url}: expected actions with one required text, got"
-            f" fields {str(required)[:200]}; name the one that takes the text as"
-            " environment.kwargs.field"
-        )
+        got = f"expected actions with one required text, got fields {str(required)[:200]}"
+        mend = "name the one that takes the text as environment.kwargs.field"
+        raise ConfigError(f"environment.id: openenv:{self.url}: {got}; {mend}")
 
     def _connect(self) -> None:
         self.close()
         options = {"max_size": MOST_BYTES, "open_timeout": self.timeout, "close_timeout": 1}
+        address = f"ws{self.url.removeprefix('http')}/ws"
         try:
-            self._socket = self._opened.enter_context(
-                connect(f"ws{self.url.removeprefix('http')}/ws", compression=None, **options)
-            )
+            session = connect(address, compression=None, **options)
+            self._socket = self._opened.enter_context(session)
         except (WebSocketException, OSError, ValueError) as error:
             raise EnvironmentFault(f"{self.url}: expected a session, got {error!r}") from error
         if self.manifest is None and self.url not in _seeds_checked:
@@ -185,17 +182,14 @@ class OpenEnvWorld(gym.Env[str, str]):
             asked = self.reset_arguments | {"seed": 0}
             first, second = (self._ask("reset", asked)["observation"] for _ in range(2))
             if first != second:
-                say_once(
-                    f"{self.url}: does not keep to seeds, so players of one seed begin in different"
-                    " states"
-                )
+                fault = "does not keep to seeds, so players of one seed begin in different states"
+                say_once(f"{self.url}: {fault}")
 
     def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """The data of the reply to a message; when none comes, the session is over."""
         if self._socket is None:
-            raise EnvironmentFault(
-                f"{self.url}: expected a reset before {kind}, no session is open"
-            )
+            fault = f"expected a reset before {kind}, no session is open"
+            raise EnvironmentFault(f"{self.url}: {fault}")
         try:
             with suppress(ConnectionClosed):  # what it said before it hung up can still be read
                 self._socket.send(json.dumps({"type": kind, "data": data}))
@@ -214,10 +208,8 @@ class OpenEnvWorld(gym.Env[str, str]):
     def _odd(self, reply: Any) -> EnvironmentFault:
         """The error for a reply that is none of OpenEnv's."""
         got = " ".join(repr(reply).split())[:200]
-        return EnvironmentFault(
-            f"{self.url}: expected an observation of fields, a reward that is a number, and done,"
-            f" true or false, got {got}; ask who runs the server"
-        )
+        what = "an observation of fields, a reward that is a number, and done, true or false"
+        return EnvironmentFault(f"{self.url}: expected {what}, got {got}; ask who runs the server")
 
     def _read(self, data: Mapping[str, Any]) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """What `step` returns, out of the data of a reply."""
@@ -231,9 +223,8 @@ class OpenEnvWorld(gym.Env[str, str]):
             raise self._odd(data)
         reward, info = float(reward), dict(info)
         if done and "truncated" not in seen:
-            say_once(
-                f"{self.url}: has no field truncated, so what a time limit cuts counts as ended"
-            )
+            lacks = "has no field truncated, so what a time limit cuts counts as ended"
+            say_once(f"{self.url}: {lacks}")
         truncated = done and bool(seen.get("truncated", False))
         terminated = info.get("terminated", done and not truncated)
         well = seen.get("success", reward >= self.success_reward)
@@ -269,10 +260,8 @@ def _checked(url: str) -> str:
     with suppress(ValueError):  # it is no number
         is_here = ipaddress.ip_address(host).is_loopback
     if not is_here and host not in os.environ.get(HOSTS, "").split(","):
-        raise ConfigError(
-            f"{key}: expected a world on this machine; settings may be of anybody, so another is "
-            f"asked only where the environment says {HOSTS}={host}"
-        )
+        why = "settings may be of anybody, so another is asked only where the environment says"
+        raise ConfigError(f"{key}: expected a world on this machine; {why} {HOSTS}={host}")
     return url
 
 
@@ -281,19 +270,11 @@ def _get(url: str, optional: bool = False) -> Any:
     try:
         with httpx2.Client(timeout=PAGE_SECONDS) as client:
             return json.loads(text_of(client, url))
-    except (
-        LactChainError,
-        Unfinished,
-        httpx2.RequestError,
-        httpx2.InvalidURL,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except (LactChainError, Unfinished, *NO_ANSWERS) as error:
         if optional and isinstance(error, RefusedError) and error.status == 404:
             return None
-        raise ConfigError(
-            f"environment.id: openenv:{url}: expected an OpenEnv server, got {error!r:.300}"
-        ) from error
+        got = f"expected an OpenEnv server, got {error!r:.300}"
+        raise ConfigError(f"environment.id: openenv:{url}: {got}") from error
 
 
 _seeds_checked: set[str] = set()

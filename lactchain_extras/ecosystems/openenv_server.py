@@ -100,7 +100,10 @@ class Served:
 
     async def play(self, connection: ServerConnection) -> None:
         """One session, from its first message to its last."""
-        if not self._has_room():
+        with self._num_sessions:
+            has_room = self._num_sessions.value < self._max_sessions
+            self._num_sessions.value += has_room
+        if not has_room:
             full, most = f"all {self._max_sessions} sessions are taken", self._max_sessions
             await connection.send(error_reply("CAPACITY_REACHED", full, max_sessions=most))
             return
@@ -125,13 +128,6 @@ class Served:
             with self._num_sessions:
                 self._num_sessions.value -= 1
             self._idle.append(env)
-
-    def _has_room(self) -> bool:
-        """Takes the place of one more session, if there is one."""
-        with self._num_sessions:
-            has_room = self._num_sessions.value < self._max_sessions
-            self._num_sessions.value += has_room
-        return has_room
 
 
 def server_at(
@@ -202,7 +198,13 @@ def serve(
         ConfigError: there is no such world, or the port is taken.
     """
     served = Served(config, max_sessions, panel)
-    listening = _listen(host, port)
+    try:
+        listening = create_server((host, port), backlog=1024)
+    except (OSError, OverflowError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
+            "machine, such as 127.0.0.1; if the port is in use, take another, or 0 for a free one"
+        ) from error
     count = sum(map(len, served.pages["/tasks"].values())) or "seeds for"
     url = f"http://{host}:{listening.getsockname()[1]}"
     line = f"{config.id} at {url} : {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it"
@@ -295,13 +297,3 @@ async def _serve(
         loop.add_reader(parent.sentinel, os._exit, 0)
     async with server_at(listening, served.pages, served.play, connection) as server:
         await server.serve_forever()
-
-
-def _listen(host: str, port: int) -> socket:
-    try:
-        return create_server((host, port), backlog=1024)
-    except (OSError, OverflowError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
-            "machine, such as 127.0.0.1; if the port is in use, take another, or 0 for a free one"
-        ) from error

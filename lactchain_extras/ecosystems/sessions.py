@@ -49,9 +49,8 @@ class Session:
             return None
         replies = {"reset": self.reset, "step": self.step, "state": self.state}
         if not isinstance(kind, str) or kind not in replies:
-            return error_reply(
-                "UNKNOWN_TYPE", f"type: expected one of {sorted(replies)}, got {kind!r}"
-            )
+            problem = f"type: expected one of {sorted(replies)}, got {kind!r}"
+            return error_reply("UNKNOWN_TYPE", problem)
         try:
             return _reply("state" if kind == "state" else "observation", replies[kind](data))
         except _Refused as error:

@@ -102,10 +102,8 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         if path.suffix.lower() in SUFFIXES:
             return [path]
-        raise DataError(
-            f"{path}: expected a file that ends in {', '.join(SUFFIXES)}, or a folder of them; "
-            "write each row as a JSON object on a line of its own"
-        )
+        what = f"expected a file that ends in {', '.join(SUFFIXES)}, or a folder of them"
+        raise DataError(f"{path}: {what}; write each row as a JSON object on a line of its own")
     if any(path.rglob(RUN_FILE)):
         return parquet.files(path)
     tables = _inside(path, "*.parquet")
@@ -140,27 +138,23 @@ def _parquet_rows(path: Path) -> list[dict[str, Any]]:
         DataError: it cannot be read, has a column twice, or unpacks to a thousand times its size.
     """
     try:
-        return _unpacked(path)
+        most = max(MOST_UNPACKED, 1000 * path.stat().st_size)
+        file, batches = pq.ParquetFile(path), []
+        there = file.schema_arrow.names
+        if twice := {name for name in there if there.count(name) > 1}:
+            raise DataError(f"{path}: expected each column once, got {', '.join(twice)} twice")
+        total = file.metadata.num_rows * BYTES_OF_A_ROW
+        fields = [field for field in file.schema_arrow if field.name in READ]
+        schema = pa.schema([field.with_type(_written_out(field.type)) for field in fields])
+        packed = file.iter_batches(batch_size=ROWS_AT_ONCE, columns=schema.names)
+        while total <= most and (batch := next(packed, None)) is not None:
+            batches.append(batch.cast(schema))
+            total += batches[-1].nbytes
+        if total > most:
+            raise DataError(f"{path}: expected rows of at most {most:,} bytes, got more")
+        rows = pa.Table.from_batches(batches, schema).to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path}: no parquet file that can be read ({error})") from error
-
-
-def _unpacked(path: Path) -> list[dict[str, Any]]:
-    most = max(MOST_UNPACKED, 1000 * path.stat().st_size)
-    file, batches = pq.ParquetFile(path), []
-    there = file.schema_arrow.names
-    if twice := {name for name in there if there.count(name) > 1}:
-        raise DataError(f"{path}: expected each column once, got {', '.join(twice)} twice")
-    total = file.metadata.num_rows * BYTES_OF_A_ROW
-    fields = [field for field in file.schema_arrow if field.name in READ]
-    schema = pa.schema([field.with_type(_written_out(field.type)) for field in fields])
-    packed = file.iter_batches(batch_size=ROWS_AT_ONCE, columns=schema.names)
-    while total <= most and (batch := next(packed, None)) is not None:
-        batches.append(batch.cast(schema))
-        total += batches[-1].nbytes
-    if total > most:
-        raise DataError(f"{path}: expected rows of at most {most:,} bytes, got more")
-    rows = pa.Table.from_batches(batches, schema).to_pylist()
     return [dict.fromkeys(there) | row for row in rows]
 
 
@@ -203,10 +197,8 @@ def _training_split(path: Path, splits: Iterable[str]) -> str:
         left = ", ".join(name or "others" for name in names if name != training[0])
         log.info("%s: the split %s is read, %s is not", path, training[0], left)
         return training[0]
-    raise DataError(
-        f"{path}: expected one split, got {', '.join(name or 'others' for name in names)}; give the"
-        " file or the folder of one"
-    )
+    known = ", ".join(name or "others" for name in names)
+    raise DataError(f"{path}: expected one split, got {known}; give the file or the folder of one")
 
 
 # --- rows ---
@@ -244,9 +236,8 @@ def _spoken(value: Any, name: str) -> str | Conversation:
     for message in value:
         parts = (message.get("role"), message.get("content")) if isinstance(message, dict) else ()
         if not parts or not all(isinstance(part, str) for part in parts):
-            raise DataError(
-                f"{name}: expected messages of role and content, both texts, got {_shown(message)}"
-            )
+            expected = "expected messages of role and content, both texts"
+            raise DataError(f"{name}: {expected}, got {_shown(message)}")
     return tuple({"role": m["role"], "content": m["content"]} for m in value)
 
 
@@ -284,10 +275,9 @@ def _with_likely_tokens(episode: Trajectory, name: str) -> Trajectory:
         fits = len(action.logprobs) in (0, len(action.token_ids))
         fits &= all(p <= ROUNDING for p in action.logprobs)
         if not fits or min(action.token_ids, default=0) < 0:
-            raise DataError(
-                f"{name}: expected token ids from 0 on, and a log-probability, at most 0, for each"
-                f" or for none, got {action.token_ids} and {action.logprobs}"
-            )
+            what = "token ids from 0 on, and a log-probability, at most 0, for each or for none"
+            got = f"got {action.token_ids} and {action.logprobs}"
+            raise DataError(f"{name}: expected {what}, {got}")
     return episode
 
 
@@ -327,7 +317,5 @@ def _require(row: Row, columns: Sequence[str], name: str, optional: str = "") ->
     if missing := [c for c in columns if row.get(c) is None and c != optional]:
         if missing[0] in row:
             raise DataError(f"{name}: {missing[0]}: expected a value, got null; remove the row")
-        raise DataError(
-            f"{name}: expected {', '.join(columns)}, got {', '.join(row)}; {', '.join(missing)} "
-            "missing, rename or add the columns"
-        )
+        mend = f"{', '.join(missing)} missing, rename or add the columns"
+        raise DataError(f"{name}: expected {', '.join(columns)}, got {', '.join(row)}; {mend}")

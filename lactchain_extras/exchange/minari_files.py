@@ -45,9 +45,8 @@ def minari_episodes(path: str | Path) -> Iterator[tuple[Any, Any, Any]]:
     try:
         from minari import MinariDataset
     except ImportError as error:
-        raise ImportError(
-            "reading Minari data needs minari: pip install 'lactchain[minari]'"
-        ) from error
+        needed = "reading Minari data needs minari: pip install 'lactchain[minari]'"
+        raise ImportError(needed) from error
     folder = Path(path) / "data"
     if not folder.is_dir():
         raise DataError(f"{path}: expected the folder of a Minari data set, found no data/ in it")
@@ -94,14 +93,9 @@ def plain_infos(
     Each completion counts as one executed action; `success` is None where nobody said.
     """
     nothing = {"executed": [], "rewards": [], "bumped": [], "positions": [], "state": None}
-    nothing |= {
-        "invalid_action": False,
-        "invalid_reason": None,
-        "success": None if success is None else False,
-    }
-    played = [
-        nothing | {"executed": [completion], "rewards": [reward], "bumped": [False]}
-        for completion, reward in zip(completions, rewards, strict=False)
-    ]
+    not_yet = None if success is None else False
+    nothing |= {"invalid_action": False, "invalid_reason": None, "success": not_yet}
+    both = zip(completions, rewards, strict=False)
+    played = [nothing | {"executed": [c], "rewards": [r], "bumped": [False]} for c, r in both]
     *before, last = nothing, *played
     return *before, last | {"success": success}

@@ -77,10 +77,8 @@ def line_chart(
     across = [x for xs, _ in series.values() for x in xs]
     heights = [y for _, ys in series.values() for y in ys]
     axes = Axes(padded(across, 0.0), padded(heights, 0.05), top=26 if len(series) < 2 else 42)
-    drawn = [
-        _curve(axes, name, *curve, colour)
-        for (name, curve), colour in zip(series.items(), cycle(LINE_COLOURS), strict=False)
-    ]
+    coloured = zip(series.items(), cycle(LINE_COLOURS), strict=False)
+    drawn = [_curve(axes, name, *curve, colour) for (name, curve), colour in coloured]
     marks = None if x_marks is None else [(axes.x(x), x) for x in x_marks]
     return axes.draw(title, x_label, *drawn, *legend(axes, series), x_marks=marks)
 

@@ -84,16 +84,12 @@ class Recorder:
         worth = self._worth([*map(_first_decision, greedy), *outcomes], critic)
         known = zip(self.asked, greedy, self._known(stage), worth, strict=False)
         answers = [row_of(e.actions[0]) | answer_row(place, e) | k | w for place, e, k, w in known]
-        asked = zip(places, candidates, outcomes, worth[len(greedy) :], strict=True)
-        write_tables(
-            folder,
-            self._meta(critic),
-            answers=answers,
-            candidates=[
-                row_of(action) | {"state_id": place} | counts | _earned(outcome) | {"score": w["q"]}
-                for place, (action, counts), outcome, w in asked
-            ],
-        )
+        rows, asked = [], zip(places, candidates, outcomes, worth[len(greedy) :], strict=True)
+        for place, (action, counts), outcome, of_critic in asked:
+            invalid = outcome.infos[1]["invalid_action"]
+            found = {"reward": outcome.rewards[0], "invalid": invalid, "score": of_critic["q"]}
+            rows.append(row_of(action) | {"state_id": place} | counts | found)
+        write_tables(folder, self._meta(critic), answers=answers, candidates=rows)
         log_turns(self.config.run, number, answers)
 
     @cached_property
@@ -277,10 +273,6 @@ def answer_row(place: int, episode: Trajectory) -> Row:
         "num_actions": sum(len(info["executed"]) for info in episode.infos),
         "return": episode.episode_return,
     }
-
-
-def _earned(outcome: Trajectory) -> Row:
-    return {"reward": outcome.rewards[0], "invalid": outcome.infos[1]["invalid_action"]}
 
 
 def write_tables(

@@ -183,6 +183,7 @@ def _embedded(
 ) -> dict[str, Any]:
     """What the page's script has to know besides the tables."""
     runs = [view, *beside]
+    sizes, why = view.sizes["settings"], view.sizes["why"]  # that followed from the world
     # Of very many start states a pipeline asks a few.
     asked = next((found.meta for found in reversed(view.inspections.values())), {})
     return {
@@ -198,16 +199,10 @@ def _embedded(
         "words": words(view),
         "valued": held.valued,
         "config": to_yaml(view.config),
-        "sizes": _sizes(view),
+        "sizes": [[name, json.dumps(v), str(why.get(name, ""))] for name, v in sizes.items()],
         "environment": json.dumps(view.environment, indent=2),
         "screen": screen,
     }
-
-
-def _sizes(view: RunView) -> list[list[str]]:
-    """Settings that followed from the world: name, value, and why it is this one."""
-    chosen, why = view.sizes["settings"], view.sizes["why"]
-    return [[name, json.dumps(value), str(why.get(name, ""))] for name, value in chosen.items()]
 
 
 def _picture(view: RunView) -> dict[str, Any] | None:
@@ -223,10 +218,9 @@ def _picture(view: RunView) -> dict[str, Any] | None:
 def _sample(view: RunView, held: Contents) -> str:
     """What of the episodes is on the page, where it is not all of them."""
     if (shown := len(held.trajectories)) < held.num_episodes:
-        beginning = (
-            f"A sample: {shown:,} of {held.num_episodes:,} episodes, failures first, since all of"
-        )
-        return f"{beginning} them would make a page of more than 20 MB. The run folder has all."
+        what = f"A sample: {shown:,} of {held.num_episodes:,} episodes, failures first"
+        why = "since all of them would make a page of more than 20 MB"
+        return f"{what}, {why}. The run folder has all."
     if view.summary is None and view.stages:
         return "The episodes that critics learn from are added when the run is finished."
     return ""

@@ -77,17 +77,9 @@ def summarise(view: RunView) -> Summary:
     """The facts of a run's first screen."""
     rounds, last = tuple(_rounds(view)), view.results.get(chosen_round(view), [])
     failures = sorted((r for r in last if r.success is False), key=lambda r: r.shortest or math.inf)
-    sentences = _learnt(view, rounds), _learnt_from(view), _how_sure(view, last)
-    before, after = before_and_after(view, chosen_round(view))
-    return Summary(
-        tuple(filter(None, sentences)),
-        rounds,
-        tuple(failures),
-        len(last),
-        tuple(_alarms(view)),
-        before,
-        after,
-    )
+    told = _learnt(view, rounds), _learnt_from(view), _how_sure(view, last)
+    facts = tuple(filter(None, told)), rounds, tuple(failures), len(last), tuple(_alarms(view))
+    return Summary(*facts, *before_and_after(view, chosen_round(view)))
 
 
 def succeeded(trajectory: Trajectory) -> bool:

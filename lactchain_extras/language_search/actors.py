@@ -119,11 +119,8 @@ class LanguageSpecies(Species):
 
     def _train(self, member: Individual) -> Weights:
         folder, state = self.folder / f"{member.id}/train", member.state
-        run = replace(
-            self.run_settings,
-            run_dir=str(folder),
-            seed=derive_seed(self.run_settings.seed, "member", member.id) % 2**32,
-        )
+        own = derive_seed(self.run_settings.seed, "member", member.id) % 2**32
+        run = replace(self.run_settings, run_dir=str(folder), seed=own)
         actor = replace(self._actor(state), lora=member.config.actor.lora)
         if member.config.pairs is None:
             preferences = member.config.preferences
@@ -154,12 +151,8 @@ class LanguageSpecies(Species):
         run = replace(self.run_settings, run_dir=str(self.folder / name), seed=seed)
         actor = self._actor(member.state)
         greedy = recast(actor, GuidedActorConfig, decoding="free", temperature=0.0)
-        config = EvaluateConfig(
-            run=run,
-            environment=self.given.environment,
-            actor=greedy,
-            evaluation=self.judging.evaluation,
-        )
+        world, how = self.given.environment, self.judging.evaluation
+        config = EvaluateConfig(run, environment=world, actor=greedy, evaluation=how)
         figures, fitness = evaluate.main(config), self.judging.fitness
         return figures.get(f"practised/{fitness}", figures[fitness])
 

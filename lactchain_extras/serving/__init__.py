@@ -26,10 +26,8 @@ def workers(setting: str) -> Any:
     if find_spec("ray") is None:
         raise ConfigError("--workers: expected Ray; pip install 'lactchain[ray]' first")
     if (size := distributed.world_size()) > 1:
-        raise ConfigError(
-            f"--workers: expected a single process, got {size} of a launcher, which share the "
-            "work out themselves; leave out either of the two"
-        )
+        what = f"a single process, got {size} of a launcher, which share the work out themselves"
+        raise ConfigError(f"--workers: expected {what}; leave out either of the two")
     from lactchain_extras.serving.ray_workers import the_workers
 
     return the_workers(int(setting.partition(":")[2]))

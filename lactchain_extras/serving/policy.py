@@ -157,18 +157,15 @@ class ServedActor:
             reply = self.dialect.read(body)
             _check_types(reply, len(self.tokenizer))
         except (LookupError, TypeError, ValueError) as error:
-            raise ServerError(
-                f"{self.dialect.ask}: expected a completion with its tokens and log-probabilities, "
-                f"got {quoted(json.dumps(body), 120)} ({error!r}); `lactchain doctor` says what is "
-                "amiss"
-            ) from error
+            got = f"got {quoted(json.dumps(body), 120)} ({error!r})"
+            what = f"expected a completion with its tokens and log-probabilities, {got}"
+            mend = "`lactchain doctor` says what is amiss"
+            raise ServerError(f"{self.dialect.ask}: {what}; {mend}") from error
         text = self._read(request, reply) if self.dialect.has_tokens else reply.text
         if request.pattern is not None and not re.fullmatch(request.pattern, text):
-            raise ServerError(
-                f"{self.dialect.ask}: expected a chain, as was asked for, got "
-                f"{quoted(repr(text), 80)}; start the server with structured outputs, and "
-                "without what rewrites requests"
-            )
+            what = f"expected a chain, as was asked for, got {quoted(repr(text), 80)}"
+            mend = "start the server with structured outputs, and without what rewrites requests"
+            raise ServerError(f"{self.dialect.ask}: {what}; {mend}")
         return Action(text, reply.token_ids, tuple(map(float, reply.logprobs)), reply.ended)
 
     def _read(self, request: Request, reply: Response) -> str:
@@ -183,11 +180,9 @@ class ServedActor:
             ("the completion's text", _plain(text), _plain(reply.text)),
         ):
             if here != there:
-                raise ServerError(
-                    f"{what}: expected {quoted(repr(here), 80)}, got {quoted(repr(there), 80)} of "
-                    "the server; it has another tokenizer, or rewrites what it is asked: "
-                    "`lactchain doctor` says which"
-                )
+                got = f"{what}: expected {quoted(repr(here), 80)}, got {quoted(repr(there), 80)}"
+                why = "it has another tokenizer, or rewrites what it is asked"
+                raise ServerError(f"{got} of the server; {why}: `lactchain doctor` says which")
         return text
 
 
@@ -272,27 +267,24 @@ def token_log_probs(
 def check_drift(figures: dict[str, float], most: float, version: str) -> None:
     """Raises `ServerError` where servers compute something else than the weights here."""
     if not (found := figures["served/mean_drift"]) <= most:
-        raise ServerError(
-            f"{version}: expected log-probabilities within {most:g} of those of the weights here, "
-            f"got {found:.3g} a token on average; the servers have other weights or flags: see "
-            "`lactchain doctor`, or raise actor.served.max_drift"
-        )
+        what = f"log-probabilities within {most:g} of those of the weights here"
+        got = f"{found:.3g} a token on average; the servers have other weights or flags"
+        mend = "see `lactchain doctor`, or raise actor.served.max_drift"
+        raise ServerError(f"{version}: expected {what}, got {got}: {mend}")
 
 
 def _check(config: PlayerConfig, grammar: ChainGrammar, has_tokens: bool) -> None:
     """Refuses what servers cannot do."""
     if config.values is not None:
-        raise ConfigError(
-            "actor.values: expected null where servers generate, got "
-            f"{config.values}; set actor.served to null to have completions guided or ranked here"
-        )
+        what = f"expected null where servers generate, got {config.values}"
+        mend = "set actor.served to null to have completions guided or ranked here"
+        raise ConfigError(f"actor.values: {what}; {mend}")
     if config.decoding == "constrained" and not grammar.action_names:
         raise ConfigError("actor.decoding: expected free, since any text is a completion here")
     if not has_tokens and (config.decoding == "constrained" or config.adapter is not None):
-        raise ConfigError(
-            "actor.served.dialect: expected vllm or sglang for constrained completions and for "
-            "adapters, got text; decode free, or take another server"
-        )
+        what = "vllm or sglang for constrained completions and for adapters, got text"
+        mend = "decode free, or take another server"
+        raise ConfigError(f"actor.served.dialect: expected {what}; {mend}")
 
 
 def _check_types(reply: Response, num_tokens: int) -> None:

@@ -88,11 +88,10 @@ class Workers:
                 last = time.monotonic()
                 yield number, made
             if time.monotonic() - last > distributed.timeout.total_seconds():
-                raise ProcessLost(
-                    f"--workers: nothing came of {len(self._busy)} of them within "
-                    f"{distributed.timeout}; see whether the cluster still has its machines, or "
-                    "raise --run.timeout_minutes, and give the same command to go on"
-                )
+                what = f"nothing came of {len(self._busy)} of them within {distributed.timeout}"
+                look = "see whether the cluster still has its machines"
+                mend = "raise --run.timeout_minutes, and give the same command to go on"
+                raise ProcessLost(f"--workers: {what}; {look}, or {mend}")
 
     def _begun(self) -> list[Any]:
         """The actors; each takes the threads of this process, and a GPU where this one has any."""
@@ -102,10 +101,9 @@ class Workers:
         has = ray.cluster_resources()
         most = min(has.get("CPU", 0) // threads, has.get("GPU", 0) if gpus else self._count)
         if most < self._count:
-            raise ConfigError(
-                f"--workers: expected at most {most:.0f} workers of {threads} CPUs and {gpus}"
-                f" GPUs, which is what the cluster has, got {self._count}; lower the number"
-            )
+            each = f"{threads} CPUs and {gpus} GPUs, which is what the cluster has"
+            what = f"expected at most {most:.0f} workers of {each}, got {self._count}"
+            raise ConfigError(f"--workers: {what}; lower the number")
         needs = {"num_cpus": threads, "num_gpus": gpus}
         kind = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **needs)(_Worker)
         return [kind.remote() for _ in range(self._count)]
@@ -147,10 +145,8 @@ def _join(cpus: int) -> None:
     except SystemExit as end:  # by Ray's own handler, until ours is back
         raise Interrupted(signal.SIGTERM, "stopped; give the same command to go on") from end
     except Exception as error:  # of several kinds, the plain one among them
-        raise ConfigError(
-            f"--workers: no cluster of Ray at {address or 'this machine'} ({error}); start one, "
-            "or set or unset RAY_ADDRESS"
-        ) from error
+        where = f"no cluster of Ray at {address or 'this machine'} ({error})"
+        raise ConfigError(f"--workers: {where}; start one, or set or unset RAY_ADDRESS") from error
     finally:
         with suppress(ValueError):  # threads may set none
             signal.signal(signal.SIGTERM, on_term)
@@ -160,10 +156,8 @@ def _sent(make: Make) -> ray.ObjectRef:
     try:
         return ray.put(make)
     except TypeError as error:
-        raise ConfigError(
-            f"--workers: what plays cannot be sent to other processes ({str(error)[:200]}); "
-            "leave --workers out"
-        ) from error
+        what = f"what plays cannot be sent to other processes ({str(error)[:200]})"
+        raise ConfigError(f"--workers: {what}; leave --workers out") from error
 
 
 def _result(call: ray.ObjectRef, number: int) -> tuple[Any, float]:
@@ -173,12 +167,10 @@ def _result(call: ray.ObjectRef, number: int) -> tuple[Any, float]:
     except RayTaskError as error:
         if not isinstance(error.cause, RaySystemError):
             raise error.cause from error
-        raise ConfigError(
-            "--workers: a worker cannot read what plays "
-            f"({str(error.cause).strip().splitlines()[-1]}); install there what is here"
-        ) from error
+        reason = str(error.cause).strip().splitlines()[-1]
+        what = f"a worker cannot read what plays ({reason}); install there what is here"
+        raise ConfigError(f"--workers: {what}") from error
     except RayError as error:
-        raise ProcessLost(
-            f"--workers: {RETRIES + 1} of them have died at piece {number} "
-            f"({str(error)[:300]}); see Ray's logs, and give the same command to go on"
-        ) from error
+        died = f"{RETRIES + 1} of them have died at piece {number} ({str(error)[:300]})"
+        mend = "see Ray's logs, and give the same command to go on"
+        raise ProcessLost(f"--workers: {died}; {mend}") from error

@@ -45,10 +45,9 @@ def models_at(transport: Transport, url: str) -> list[Mapping[str, Any]]:
         named = [f"{card['id'] + ''}{card.get('root')}".isprintable() for card in cards]
         if all(named) and any(not card.get("parent") for card in cards):
             return cards
-    raise ServerError(
-        f"{url}/v1/models: expected a list of models, got {quoted(str(listed), 80)}; give the "
-        "address of the server itself as actor.served.urls"
-    )
+    what = f"expected a list of models, got {quoted(str(listed), 80)}"
+    mend = "give the address of the server itself as actor.served.urls"
+    raise ServerError(f"{url}/v1/models: {what}; {mend}")
 
 
 def names_at(transport: Transport, url: str) -> list[str]:
@@ -68,16 +67,14 @@ def common_base(transport: Transport, model: str) -> str:
         base = bases_at(transport, url)[0]
         path = str(base.get("root") or base["id"])
         if not may_be(path, model):
-            raise ConfigError(
-                f"actor.model: expected {path}, which {url} serves, got {model}; give the model "
-                "that the server was started with, or another address"
-            )
+            mend = "give the model that the server was started with, or another address"
+            got = f"expected {path}, which {url} serves, got {model}"
+            raise ConfigError(f"actor.model: {got}; {mend}")
         names[url] = base["id"]
     if len({*names.values()}) > 1:
-        raise ConfigError(
-            f"actor.served.urls: expected one name for the model, got {names}; give all servers "
-            "the same --served-model-name"
-        )
+        what = f"expected one name for the model, got {names}"
+        mend = "give all servers the same --served-model-name"
+        raise ConfigError(f"actor.served.urls: {what}; {mend}")
     return names[transport.urls[0]]
 
 
@@ -150,10 +147,8 @@ def load(transport: Transport, dialect: Dialect, name: str, folder: str | Path) 
             except RefusedError as error:
                 if error.status != 404 or "Not Found" not in str(error):
                     raise
-                raise ConfigError(
-                    f"{url}: takes no adapters; start it with --enable-lora, and vLLM with "
-                    "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
-                ) from error
+                flags = "--enable-lora, and vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+                raise ConfigError(f"{url}: takes no adapters; start it with {flags}") from error
 
 
 def unload(transport: Transport, dialect: Dialect, name: str, folder: str | Path) -> None:

@@ -43,6 +43,7 @@ MOST_BYTES = 2**26  # of an answer; one of a million tokens has fewer
 LOST = re.compile("refused, with 404|never been loaded|are not loaded")  # SGLang says it by a 400
 PAUSES = random.SystemRandom()  # games play by the dice of the process
 FIRST = re.compile("already (been )?loaded")  # an adapter, by another process or row
+ITSELF = "give the address of the server itself as actor.served.urls"
 
 
 _sockets: WeakKeyDictionary[httpx2.Client, Any] = WeakKeyDictionary()
@@ -155,10 +156,9 @@ class Transport:
             quiet = now - max(failed_since, self._answered)
             asked_for = failure.asked_for if len(urls) == 1 else 0.0
             if quiet + asked_for > patience:
-                raise ServerError(
-                    f"{url}: no answer for {quiet:.0f} s, in the end {failure}; what is finished "
-                    "is kept: start the server, then give the same command"
-                )
+                mend = "what is finished is kept: start the server, then give the same command"
+                since = f"no answer for {quiet:.0f} s, in the end {failure}"
+                raise ServerError(f"{url}: {since}; {mend}")
             most = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt, 30))
             with suppress(TimeoutError):  # the end of the pause; at once if nobody waits any more
                 future.result(max(asked_for, PAUSES.uniform(0, most)))
@@ -168,10 +168,8 @@ def clients(in_flight: int, seconds: float) -> list[httpx2.Client]:
     """A client for each request in flight: one with many connections looks at all of them."""
     key = os.environ.get(KEY, "").strip()
     if not (key.isascii() and key.isprintable()) or set(key) & set(" '\"\\"):
-        raise ConfigError(
-            f"{KEY}: expected letters, digits and signs of one line, without spaces and quotes, "
-            "got others; set it to the key alone"
-        )
+        what = "letters, digits and signs of one line, without spaces and quotes"
+        raise ConfigError(f"{KEY}: expected {what}, got others; set it to the key alone")
     headers = {"User-Agent": "lactchain", "Content-Type": "application/json"}
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
     timeout = httpx2.Timeout(seconds, connect=min(10.0, seconds))
@@ -197,10 +195,8 @@ def text_of(client: httpx2.Client, address: str, body: Body | None = None) -> st
         for part in response.iter_bytes():
             text += part
             if len(text) > MOST_BYTES:
-                raise ServerError(
-                    f"{address}: expected an answer of {MOST_BYTES:,} bytes at most, got more; "
-                    "give the address of the server itself as actor.served.urls"
-                )
+                most = f"an answer of {MOST_BYTES:,} bytes at most"
+                raise ServerError(f"{address}: expected {most}, got more; {ITSELF}")
             if time.monotonic() > late:
                 raise Unfinished(f"{len(text):,} bytes of an answer that did not end")
     body_text, status = text.decode(errors="replace"), response.status_code
@@ -248,10 +244,7 @@ def parsed(address: str, text: str) -> Any:
     except (ValueError, RecursionError):
         if text.lstrip().startswith(("{", "[")):
             raise Unfinished("a cut answer") from None
-    raise ServerError(
-        f"{address}: expected JSON, got {quoted(text, 60)!r}; give the address of the server "
-        "itself as actor.served.urls"
-    )
+    raise ServerError(f"{address}: expected JSON, got {quoted(text, 60)!r}; {ITSELF}")
 
 
 def hidden(text: str) -> str:
@@ -275,9 +268,8 @@ def answers(futures: Sequence[Future[Answer]]) -> list[Answer]:
             for future in done:
                 future.result()
             if pending and (number := stop_requested()):
-                raise Interrupted(
-                    number, "stopped; what is finished is kept, give the same command to go on"
-                )
+                message = "stopped; what is finished is kept, give the same command to go on"
+                raise Interrupted(number, message)
         return [future.result() for future in futures]
     finally:
         for future in futures:

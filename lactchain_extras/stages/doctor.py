@@ -89,10 +89,8 @@ def main(config: DoctorConfig) -> list[Finding]:
             line = f"  {finding.what:18}{MARKS[finding.ok]:8} {finding.found}{mend}"
             console.print(plain(line), soft_wrap=True)
     if amiss := [finding.what for finding in found if finding.ok is False]:
-        raise ServerError(
-            f"doctor: expected all of {len(found)} checks to pass, {len(amiss)} did not "
-            f"({', '.join(amiss)}); each line above says what helps"
-        )
+        failed = f"{len(amiss)} did not ({', '.join(amiss)}); each line above says what helps"
+        raise ServerError(f"doctor: expected all of {len(found)} checks to pass, {failed}")
     return found
 
 
@@ -119,10 +117,8 @@ class Visit:
         """One token, drawn at a temperature."""
         ids, end = self.actor().template.encode(self.state), self.tokenizer.eos_token_id
         request = Request(self.base, None, "", ids, seed, temperature, 1, end, None)
-        asked = self.transport.post(
-            self.dialect.ask, self.dialect.write(request), self.dialect.read
-        )
-        return answers([asked])[0]
+        ask, body, read = self.dialect.ask, self.dialect.write(request), self.dialect.read
+        return answers([self.transport.post(ask, body, read)])[0]
 
 
 def examine(config: PlayerConfig, grammar: ChainGrammar, state: str) -> Iterator[Finding]:

@@ -83,9 +83,8 @@ def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
         figures = _by_model(config, run, critics, actor, env)
     else:
         starts = sampled_starts(env, config.num_starts, "reported")
-        figures = judge_by_replays(
-            critics, actor, rollouts, starts, config.num_replays, config.run.seed
-        )
+        plays = config.num_replays, config.run.seed
+        figures = judge_by_replays(critics, actor, rollouts, starts, *plays)
     if distributed.is_main():
         _write(run.path("judgement.json"), figures)
     return {

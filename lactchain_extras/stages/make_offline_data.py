@@ -104,10 +104,8 @@ def region_episodes(
     known = {name for name, value in states[0].items() if isinstance(value, int)}
     for number, limits in enumerate(regions):
         if unknown := set(limits) - known:
-            raise ConfigError(
-                f"behavior.regions: number {number}: expected fields of {sorted(known)}, got "
-                f"{sorted(unknown)}"
-            )
+            what = f"expected fields of {sorted(known)}, got {sorted(unknown)}"
+            raise ConfigError(f"behavior.regions: number {number}: {what}")
         region = Region(limits, env.held_back)
         found = [state for state in states if state in region]
         if not found:
@@ -148,11 +146,9 @@ def reworded(trajectory: Trajectory, env: LanguageEnv) -> Trajectory:
         observation, *_, info = env.step(action.text)
         observations.append(observation)
         if info["state"] != expected["state"]:
-            raise ConfigError(
-                "behavior.policy_template: expected a world in which the same actions lead to the "
-                f"same states, but {action.text!r} led to {info['state']}, and to "
-                f"{expected['state']} before"
-            )
+            world = "a world in which the same actions lead to the same states"
+            here = f"{action.text!r} led to {info['state']}, and to {expected['state']} before"
+            raise ConfigError(f"behavior.policy_template: expected {world}, but {here}")
     return replace(trajectory, observations=tuple(observations))
 
 
@@ -175,10 +171,8 @@ def behavior_policy(env: LanguageEnv, shares: Mapping[str, float]) -> Policy:
 def _policy(env: LanguageEnv, name: str) -> Policy:
     known = POLICIES | env.view.policies
     if name not in known:
-        raise ConfigError(
-            f"behavior.policies: expected names of {sorted(known)}, which play in"
-            f" {env.env.unwrapped}, got {name!r}"
-        )
+        names = f"names of {sorted(known)}, which play in {env.env.unwrapped}"
+        raise ConfigError(f"behavior.policies: expected {names}, got {name!r}")
     try:
         return known[name](env)
     except ValueError as error:

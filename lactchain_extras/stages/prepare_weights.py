@@ -126,11 +126,9 @@ def prepare_warm_actor(config: PrepareWeightsConfig) -> None:
     }
 
     def make() -> None:
-        run, learner = RunConfig(str(run_dir), config.seed), ActorConfig(model=str(base))
-        world = config.environment
-        train_bc.main(
-            recast(config.warm_start, TrainBCConfig, run=run, environment=world, actor=learner)
-        )
+        own = {"run": RunConfig(str(run_dir), config.seed), "environment": config.environment}
+        own["actor"] = ActorConfig(model=str(base))
+        train_bc.main(recast(config.warm_start, TrainBCConfig, **own))
         shutil.copytree(run_dir / "actor", actor, dirs_exist_ok=True)
 
     prepare(actor, settings, make)

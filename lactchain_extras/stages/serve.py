@@ -43,9 +43,8 @@ def main(config: ServeConfig) -> None:
     try:
         from lactchain_extras.ecosystems.openenv_server import serve
     except ImportError as error:
-        raise ConfigError(
-            f"serving needs more packages: pip install 'lactchain[openenv]' ({error})"
-        ) from error
+        message = f"serving needs more packages: pip install 'lactchain[openenv]' ({error})"
+        raise ConfigError(message) from error
     for number in (signal.SIGINT, signal.SIGTERM):  # there is nothing to save
         signal.signal(number, signal.default_int_handler)
 

@@ -8,7 +8,7 @@ from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig,
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
-from lactchain.stages.stage_run import BatchSettings
+from lactchain.stages.stage_run import BatchSettings, stage
 from lactchain_extras.token_values.settings import ValueConfig
 
 
@@ -63,9 +63,8 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
         head_size=settings.head_size,
         start=mean_return(view, settings.gamma),
     )
-    args = training_arguments(
-        config.training, run.path("checkpoints"), config.run.seed, report_to=config.run.report_to
-    )
+    about = run.path("checkpoints"), config.run.seed
+    args = training_arguments(config.training, *about, report_to=config.run.report_to)
     trainer = trainer_class(model, args, view, settings, run=run)
     train(trainer)
     save_result(trainer, run.path("values"))
@@ -75,6 +74,10 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     return summary
 
 
-def batches_of(heads: int) -> list[BatchSettings]:
-    """The batches of values with so many heads over the vocabulary."""
-    return [BatchSettings("training.batch_size", "actor.max_new_tokens", heads=heads)]
+def run_stage(title: str, config: TrainValuesConfig, heads: int) -> dict[str, Any]:
+    """Trains values with so many heads over the vocabulary; returns the last losses."""
+    batches = [BatchSettings("training.batch_size", "actor.max_new_tokens", heads=heads)]
+    with stage(title, config, batches, report=True) as run:
+        if run.outcome is None:
+            run.finish(train_values(config, run))
+    return run.outcome

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lactchain.config.settings import RunConfig
-from lactchain.stages.stage_run import stage
-from lactchain_extras.stages.token_values import TrainValuesConfig, batches_of, train_values
+from lactchain_extras.stages.token_values import TrainValuesConfig, run_stage
 from lactchain_extras.token_values.settings import ILQLConfig
 
 
@@ -30,7 +29,4 @@ class TrainILQLConfig(TrainValuesConfig):
 
 def main(config: TrainILQLConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    with stage("ILQL", config, batches_of(heads=2), report=True) as run:
-        if run.outcome is None:
-            run.finish(train_values(config, run))
-    return run.outcome
+    return run_stage("ILQL", config, heads=2)

@@ -11,7 +11,7 @@ and, but for γ, also the value of its last token less V(s); learnt ones differ,
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +63,12 @@ class TrainedValues:
         self._directory = Path(config.values)
         meaning, theirs = self.target.meaning, self.target.tokenizer
         if meaning.strategy != config.strategy:
-            raise ConfigError(
-                f"actor.strategy: expected {meaning.strategy!r}, as {self._directory} was trained "
-                f"with, got {config.strategy!r}"
-            )
+            trained = f"{meaning.strategy!r}, as {self._directory} was trained with"
+            raise ConfigError(f"actor.strategy: expected {trained}, got {config.strategy!r}")
         if theirs.get_vocab() != tokenizer.get_vocab():
-            raise DataError(
-                f"{self._directory}: was trained with another tokenizer than that of "
-                f"{config.model}; give the actor that it began with as actor.model"
-            )
+            other = f"was trained with another tokenizer than that of {config.model}"
+            mend = "give the actor that it began with as actor.model"
+            raise DataError(f"{self._directory}: {other}; {mend}")
 
     @cached_property
     def online(self) -> ValueModel:
@@ -181,18 +178,14 @@ class CompletionRanking:
         template: PromptTemplate,
         policy: PreTrainedModel,
     ) -> None:
-        if grammar.num_completions > MAX_COMPLETIONS:
-            raise ConfigError(
-                f"actor.decoding: scored by values expects at most {MAX_COMPLETIONS} completions, "
-                f"the grammar has {grammar.num_completions}; lower environment.max_chain_length, "
-                "or use free or constrained decoding"
-            )
+        if (count := grammar.num_completions) > MAX_COMPLETIONS:
+            most = f"at most {MAX_COMPLETIONS} completions, the grammar has {count}"
+            mend = "lower environment.max_chain_length, or use free or constrained decoding"
+            raise ConfigError(f"actor.decoding: scored by values expects {most}; {mend}")
         texts = list(grammar.completions())
         ids = encode_completions([Action(text) for text in texts], values.target.tokenizer)
-        self.actions = [
-            Action(text, tuple(row), (0.0,) * len(row))
-            for text, row in zip(texts, ids, strict=True)
-        ]
+        rows = zip(texts, ids, strict=True)
+        self.actions = [Action(text, tuple(row), (0.0,) * len(row)) for text, row in rows]
         columns = sorted({token for row in ids for token in row})
         self._columns = torch.tensor(columns, device=values.target.trunk.device)
         # One number for all that begin alike: computed again it would differ in its last bit.
@@ -233,14 +226,18 @@ class CompletionRanking:
         V(s); by "last" γ^{n−1} min_i Q̂_i of the n-th token, the last one, minus V(s).
         """
         target, online = self._trunks
+        least_q = self._values.target.least_q
         if self._values.ranking.by == "first":
-            q = self._at_prompts(observations, target, self._first_q)[:, self._first]
+            of_first = partial(least_q, columns=self._first_tokens)
+            q = self._at_prompts(observations, target, of_first)[:, self._first]
             return q - self.state_values(observations)[:, None]
+        of_tokens = partial(least_q, columns=self._columns)
         if self._values.ranking.by == "last":
-            last = self._weigh(observations, target, self._q, lambda _, step: step)
+            last = self._weigh(observations, target, of_tokens, lambda _, step: step)
             return last * self._discounts - self.state_values(observations)[:, None]
-        q = self._weigh(observations, target, self._q)
-        return q - self._weigh(observations, online, self._v)
+        v_head, width = self._values.online.v_head, len(self._columns)
+        v = self._weigh(observations, online, lambda hidden: v_head(hidden).expand(-1, width))
+        return self._weigh(observations, target, of_tokens) - v
 
     def state_values(self, observations: Sequence[str]) -> np.ndarray:
         """V(s) of B states (B,), before the first token of a completion."""
@@ -260,15 +257,6 @@ class CompletionRanking:
                 _, _, hidden = trunk.read(prompts[i : i + size])
                 parts.append(values(hidden))
         return torch.cat(parts).cpu().numpy()
-
-    def _first_q(self, hidden: Tensor) -> Tensor:
-        return self._values.target.least_q(hidden, self._first_tokens)
-
-    def _q(self, hidden: Tensor) -> Tensor:
-        return self._values.target.least_q(hidden, self._columns)
-
-    def _v(self, hidden: Tensor) -> Tensor:
-        return self._values.online.v_head(hidden).expand(-1, len(self._columns))
 
     def _log_prob(self, hidden: Tensor) -> Tensor:
         logits = self._policy.get_output_embeddings()(hidden)

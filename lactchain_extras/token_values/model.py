@@ -55,15 +55,12 @@ class ValueHead(nn.Sequential):
     """
 
     def __init__(self, width: int, hidden_size: int, num_outputs: int, start: float = 0.0) -> None:
-        super().__init__(
-            nn.Linear(width, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_outputs)
-        )
+        layers = nn.Linear(width, hidden_size), nn.ReLU(), nn.Linear(hidden_size, num_outputs)
+        super().__init__(*layers)
         nn.init.zeros_(self[-1].weight)
         if not abs(start) <= torch.finfo(torch.float32).max:
-            raise NonFiniteError(
-                f"values: expected returns of which the mean is a float32 number, got {start:g}; "
-                "make the rewards smaller"
-            )
+            what = f"expected returns of which the mean is a float32 number, got {start:g}"
+            raise NonFiniteError(f"values: {what}; make the rewards smaller")
         nn.init.constant_(self[-1].bias, start)
 
     def forward(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
@@ -103,12 +100,9 @@ class ValueModel(HeadedModel):
         self.meaning = meaning
         output = trunk.get_output_embeddings().weight
         sizes = output.shape[1], meaning.head_size
-        self.q_heads = nn.ModuleList(
-            ValueHead(*sizes, output.shape[0], start) for _ in range(meaning.num_q_heads)
-        )
-        self.v_head = ValueHead(*sizes, 1, start)
-        for heads in (self.q_heads, self.v_head):
-            heads.to(output.device)
+        heads = [ValueHead(*sizes, output.shape[0], start) for _ in range(meaning.num_q_heads)]
+        self.q_heads = nn.ModuleList(heads).to(output.device)
+        self.v_head = ValueHead(*sizes, 1, start).to(output.device)
         self.target: dict[str, Tensor] = {}
 
     @classmethod
@@ -217,9 +211,8 @@ class ValueModel(HeadedModel):
     ) -> Tensor:
         """The trunk's last hidden states (R · L, D) of the tokens of trees (R, L)."""
         mask = additive_mask(seen_in_tree(subtree_ends), self.trunk.dtype)
-        states = self.base.get_decoder()(
-            input_ids=input_ids, position_ids=position_ids, attention_mask=mask, use_cache=False
-        ).last_hidden_state
+        options = {"position_ids": position_ids, "attention_mask": mask, "use_cache": False}
+        states = self.base.get_decoder()(input_ids=input_ids, **options).last_hidden_state
         return states.flatten(0, 1)
 
     def forward(

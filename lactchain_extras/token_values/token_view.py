@@ -145,11 +145,9 @@ def _check_lengths(
     longest = np.maximum(lengths[view.prompt_tm1] + view.num_tokens, lengths[view.prompt_t])
     if max_length is not None and longest.max() > max_length:
         episode, t = decisions[longest.argmax()]
-        raise DataError(
-            f"trajectories: episode {episode}, decision {t}: prompt and completion take "
-            f"{longest.max()} tokens, the model reads {max_length}; shorten environment.history "
-            "or actor.strategy"
-        )
+        where = f"trajectories: episode {episode}, decision {t}"
+        takes = f"prompt and completion take {longest.max()} tokens, the model reads {max_length}"
+        raise DataError(f"{where}: {takes}; shorten environment.history or actor.strategy")
 
 
 # --- what values regress on -----------------------------------------------------------------------

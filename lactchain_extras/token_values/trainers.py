@@ -93,10 +93,8 @@ class TreeCollator:
         # The last token of a completion is an action, and never a state.
         texts = [prompts[prompt] + completions[completion][:-1] for prompt, completion in answered]
         trees = prefix_trees(texts, self.pad_token_id)
-        states = [
-            places[len(prompts[prompt]) - 1 :]
-            for (prompt, _), places in zip(answered, trees.places, strict=True)
-        ]
+        both = zip(answered, trees.places, strict=True)
+        states = [places[len(prompts[prompt]) - 1 :] for (prompt, _), places in both]
         end = {prompt: places[0] for (prompt, _), places in zip(answered, states, strict=True)}
         after, following = np.unique(targets.prompt_t[decisions], return_inverse=True)
         unanswered = [prompt for prompt in after.tolist() if prompt not in end]
@@ -177,10 +175,9 @@ class TokenValueTrainer(HeadedTrainer):
             **kwargs,
         )
         if self.is_fsdp_enabled:
-            raise ConfigError(
-                "values of tokens: expected whole weights in each process, got FSDP; launch with "
-                "configs/accelerate/multi_gpu.yaml"
-            )
+            what = "expected whole weights in each process, got FSDP"
+            mend = "launch with configs/accelerate/multi_gpu.yaml"
+            raise ConfigError(f"values of tokens: {what}; {mend}")
 
     def targets(self, view: TokenView) -> tuple[TokenView, bool]:
         """What values are fitted to; and whether every token of a completion leads behind it."""
@@ -202,23 +199,17 @@ class TokenValueTrainer(HeadedTrainer):
         """Mean loss of the agent's tokens in the batch."""
         state, action, weight = inputs["state"], inputs["action"], inputs["weight"]
         values = model(trees(inputs), inputs["state_nodes"], inputs["next_nodes"])
-        values["v_next"] = torch.cat([values["v_next"], self._values_behind(inputs)])
+        if "behind_nodes" in inputs:  # prompts that follow, and that the batch does not answer
+            behind = self.values.state_values(trees(inputs, "behind_"), inputs["behind_nodes"])
+            values["v_next"] = torch.cat([values["v_next"], behind])
         q = values["q"][:, state, action]
         logsumexp = values["q"].logsumexp(dim=-1)[:, state]
         losses = self.token_losses(values, q, logsumexp, inputs)
         means = {name: weighted_mean(loss, weight) for name, loss in losses.items()}
-        self.record(
-            **{f"loss/{name}": mean for name, mean in means.items()},
-            **{"values/q": q.amin(dim=0), "values/v": values["v"][state]},
-        )
+        figures = {f"loss/{name}": mean for name, mean in means.items()}
+        self.record(**figures, **{"values/q": q.amin(dim=0), "values/v": values["v"][state]})
         factors = {"q": ERROR_WEIGHT, "v": ERROR_WEIGHT, "cql": self.settings.cql_weight}
         return shares[0] * sum(factors[name] * mean for name, mean in means.items())
-
-    def _values_behind(self, inputs: dict[str, Tensor]) -> Tensor:
-        """V of the prompts that follow and that the batch does not answer, (X,)."""
-        if "behind_nodes" in inputs:
-            return self.values.state_values(trees(inputs, "behind_"), inputs["behind_nodes"])
-        return inputs["reward"][:0]
 
     def num_items(self, inputs: dict[str, Tensor]) -> Tensor:
         """Tokens of the agent."""

@@ -87,10 +87,9 @@ def export_critic(directory: str | Path, folder: str | Path, form: CriticForm) -
 
 def _write_classifier(critic: EmbeddingCritic, folder: Path, form: CriticForm) -> None:
     if critic.settings.pooling != "last":
-        raise ConfigError(
-            f"critic_as: expected sentence_transformer for a critic that pools the"
-            f" {critic.settings.pooling} of its tokens, got {form}, which reads the last one"
-        )
+        pools = f"pools the {critic.settings.pooling} of its tokens"
+        what = f"sentence_transformer for a critic that {pools}"
+        raise ConfigError(f"critic_as: expected {what}, got {form}, which reads the last one")
     _separate_padding(critic.tokenizer)
     model = _classifier(critic, CLASSIFIERS[form])
     model.config.pad_token_id = critic.tokenizer.pad_token_id
@@ -107,10 +106,9 @@ def _separate_padding(tokenizer: PreTrainedTokenizerBase) -> None:
     if tokenizer.pad_token_id != tokenizer.eos_token_id:
         return
     if tokenizer.unk_token_id in (None, tokenizer.eos_token_id):
-        raise ConfigError(
-            "critic: expected a tokenizer whose padding is not the end of a text, or with a token"
-            " for what is unknown; give its tokenizer_config.json a pad_token of its own"
-        )
+        what = "padding is not the end of a text, or with a token for what is unknown"
+        mend = "give its tokenizer_config.json a pad_token of its own"
+        raise ConfigError(f"critic: expected a tokenizer whose {what}; {mend}")
     tokenizer.pad_token = tokenizer.unk_token
 
 
@@ -128,10 +126,8 @@ def _classifier(critic: EmbeddingCritic, auto_class: Any) -> PreTrainedModel:
         weights["score.bias"] = torch.tensor([critic.value_offset])
     own = model.state_dict()
     if own.keys() != weights.keys() or own["score.weight"].shape != weights["score.weight"].shape:
-        raise ConfigError(
-            f"critic_as: {type(model).__name__} has other weights than a critic on a"
-            f" {shape.model_type}; take sentence_transformer"
-        )
+        other = f"{type(model).__name__} has other weights than a critic on a {shape.model_type}"
+        raise ConfigError(f"critic_as: {other}; take sentence_transformer")
     model.load_state_dict(weights)
     return model
 
@@ -146,10 +142,9 @@ def _require_equal(critic: EmbeddingCritic, model: PreTrainedModel, form: Critic
         got = got[torch.arange(len(got)), batch["attention_mask"].sum(dim=1) - 1]
     largest = (expected - got).abs().max().item()
     if not largest <= TOLERANCE * max(1.0, expected.abs().max().item()):
-        raise DataError(
-            f"critic: expected a classifier of the same values, got {largest:.2g} of difference:"
-            " its encoder pools in a way of its own; take sentence_transformer"
-        )
+        what = f"a classifier of the same values, got {largest:.2g} of difference"
+        why = "its encoder pools in a way of its own; take sentence_transformer"
+        raise DataError(f"critic: expected {what}: {why}")
 
 
 def _write_sentence_transformer(critic: EmbeddingCritic, folder: Path) -> None:

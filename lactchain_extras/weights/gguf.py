@@ -77,9 +77,8 @@ def convert_gguf(file: Path, folder: Path) -> dict[str, Any]:
 def _read(file: Path) -> tuple[dict[str, Any], list[Any]]:
     """What a GGUF file states, lists as None, and its tensors."""
     if find_spec("gguf") is None:
-        raise ConfigError(
-            f"{file}: GGUF files need the package gguf: pip install 'lactchain[gguf]'"
-        )
+        needed = "GGUF files need the package gguf: pip install 'lactchain[gguf]'"
+        raise ConfigError(f"{file}: {needed}")
     from gguf import GGUFReader
 
     if file.exists() and not file.is_file():
@@ -92,24 +91,19 @@ def _read(file: Path) -> tuple[dict[str, Any], list[Any]]:
         fields = reader.fields.items()
         facts = {name: f.contents() if len(f.types) == 1 else None for name, f in fields}
     except (ValueError, LookupError, OverflowError, MemoryError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"{file}: damaged or cut short, not all of a GGUF file ({reason}); copy it again"
-        ) from error
+        problem = f"damaged or cut short, not all of a GGUF file ({' '.join(str(error).split())})"
+        raise DataError(f"{file}: {problem}; copy it again") from error
     return facts, reader.tensors
 
 
 def _load(file: Path, alone: str, source: dict[str, Any], config: Any) -> PreTrainedModel:
     """A new model of the file's weights in float32; what read them cannot be saved."""
-    whole = transformers.GgufConfig(dequantize=True)
-    read, info = AutoModelForCausalLM.from_pretrained(
-        alone, **source, dtype=torch.float32, quantization_config=whole, output_loading_info=True
-    )
+    options = source | {"quantization_config": transformers.GgufConfig(dequantize=True)}
+    options |= {"dtype": torch.float32, "output_loading_info": True}
+    read, info = AutoModelForCausalLM.from_pretrained(alone, **options)
     if wrong := sorted(map(str, {*info["missing_keys"], *info["mismatched_keys"]})):
-        raise DataError(
-            f"{file}: expected weights of every layer, {len(wrong)} are missing or of another "
-            f"shape ({wrong[0]}, ...); {MEND}"
-        )
+        lacking = f"{len(wrong)} are missing or of another shape ({wrong[0]}, ...)"
+        raise DataError(f"{file}: expected weights of every layer, {lacking}; {MEND}")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(read.state_dict(), assign=True)

@@ -52,10 +52,9 @@ def export_actor(config: PlayerConfig, folder: str | Path, dtype: ExportType) ->
     model = merged(adapted)
     same = not isinstance(model, PeftModel) and (_logprobs(model) - before).abs().max() <= TOLERANCE
     if not same:
-        raise DataError(
-            f"{config.adapter or base}: expected an adapter that can be multiplied into {base}, "
-            "got one whose answers would be others; give engines the adapter beside its base"
-        )
+        what = f"an adapter that can be multiplied into {base}"
+        got = "got one whose answers would be others; give engines the adapter beside its base"
+        raise DataError(f"{config.adapter or base}: expected {what}, {got}")
     facts = {"num_parameters": sum(weight.numel() for weight in model.parameters())}
     facts |= {"dtype": dtype} | _kept(model, base, getattr(torch, dtype))
     own_parameters(model)  # or whoever shares them has them rounded, too
@@ -87,9 +86,8 @@ def _kept(model: PreTrainedModel, base: Path, dtype: torch.dtype) -> dict[str, A
         whole = weight.cpu()
         rounded = whole.to(dtype)
         if not rounded.isfinite().all():
-            raise NonFiniteError(
-                f"{name}: too large for {dtype}, or not finite; export in bfloat16"
-            )
+            problem = f"too large for {dtype}, or not finite; export in bfloat16"
+            raise NonFiniteError(f"{name}: {problem}")
         if name not in stored:  # experts, which are stored one by one
             continue
         with safe_open(stored[name], framework="pt") as file:

@@ -96,11 +96,8 @@ class Wordle(gym.Env[np.ndarray, int]):
     ) -> None:
         self.num_tries = at_least_one("num_tries", num_tries)
         self.tables = word_tables(word_list(words))
-        self.require_words = require_words
-        self.invalid_reward = invalid_reward
-        self.letters_apart = letters_apart
-        self.reward = reward
-        self.render_mode = render_mode
+        self.require_words, self.letters_apart = require_words, letters_apart
+        self.invalid_reward, self.reward, self.render_mode = invalid_reward, reward, render_mode
         self.action_space = spaces.Discrete(len(self.tables.words))
         places = len(ALPHABET) * NUM_LETTERS
         self.observation_space = spaces.MultiDiscrete([3] * places + [num_tries + 1])

@@ -164,7 +164,5 @@ def _letters(word: str) -> np.ndarray:
 
 def kept(guess: str) -> str:
     """What the game shows of an invalid guess: printable, in one line, of bounded length."""
-    letters = [letter for letter in guess[:_LONGEST_NONSENSE] if not letter.isspace()]
-    return "".join(
-        letter if letter.isascii() and letter.isprintable() else "?" for letter in letters
-    )
+    letters = (letter for letter in guess[:_LONGEST_NONSENSE] if not letter.isspace())
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in letters)
