@@ -3,13 +3,15 @@
 import json
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 
 import gymnasium as gym
@@ -17,6 +19,7 @@ import httpx2
 import numpy as np
 import psutil
 import pytest
+from conftest import ROOT
 from openenv_servers import ask, reset, running, running_world, said, session, step
 from websockets.exceptions import ConnectionClosed
 
@@ -327,28 +330,70 @@ def num_connections(process):
     return sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections())
 
 
-def test_processes_have_equal_shares_of_the_sessions_and_one_that_died_has_none():
-    words = ("serve", "--config", "gridworld_tiny", "--num_processes", "2", "--port", "0")
-    command = [sys.executable, "-m", "lactchain", *words]
-    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
-        (url,) = re.findall(r"at (http\S+) :", process.stdout.readline())
-        both = psutil.Process(process.pid).children()
+@contextmanager
+def two_processes(*words):
+    """A server of two, its URL, and both."""
+    command = [sys.executable, "-m", "lactchain", "serve", "--num_processes", "2", "--port", "0"]
+    with subprocess.Popen([*command, *words], stdout=-1, stderr=-1, text=True) as process:
+        try:
+            (url,) = re.findall(r"at (http\S+) :", process.stdout.readline())
+            yield process, url, psutil.Process(process.pid).children()
+        finally:
+            process.kill()
+
+
+def test_processes_have_equal_shares_of_the_sessions_and_one_that_died_leaves_its_places():
+    words = ("--config", "gridworld_tiny", "--max_sessions", "6")
+    with two_processes(*words) as (process, url, both):
         with ExitStack() as sessions:
             for _ in range(6):
                 assert httpx2.get(f"{url}/health").json() == {"status": "healthy"}
                 said(sessions.enter_context(session(url)), reset(seed=0))
             assert [*map(num_connections, both)] == [3, 3]
-        both[0].kill()
-        psutil.wait_procs(both[:1], timeout=5)
-        for _ in range(4):
-            with session(url) as player:
+            both[0].kill()
+            told = process.stdout.readline()
+            for _ in range(3):
+                player = sessions.enter_context(session(url))
                 assert said(player, reset(seed=0))["type"] == "observation"
+        assert f"{both[0].pid} (-9) with 3 sessions has ended; 1 processes go on" in told
         both[1].kill()
-        psutil.wait_procs(both[1:], timeout=5)
-        with pytest.raises(httpx2.HTTPError):
-            httpx2.get(f"{url}/health")
         _, err = process.communicate(timeout=20)
-    assert process.returncode == 6 and "all its processes have ended" in err
+        assert process.returncode == 6 and "all its processes have ended" in err
+
+
+def test_clients_that_reset_at_once_cost_nothing_and_are_told_by_nobody():
+    with two_processes("--config", "gridworld_tiny") as (process, url, both):
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        files = [one.num_fds() for one in both]
+        for _ in range(60):
+            with socket.create_connection(address) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with ExitStack() as sessions:
+            for _ in range(4):
+                said(sessions.enter_context(session(url)), reset(seed=0))
+            assert [*map(num_connections, both)] == [2, 2]
+        assert all(one.num_fds() <= before + 2 for one, before in zip(both, files, strict=True))
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=20) == ("", "") and process.returncode == 0
+
+
+def test_a_server_ends_in_spite_of_a_step_that_takes_long(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "benchmarks"))
+    words = ("--environment.id", "ecosystems:benchmark/Slow-v0", "--environment.kwargs.waits", "60")
+    words = (*words, "--import", "ecosystems")
+    with two_processes(*words) as (process, url, _), session(url) as player:
+        said(player, reset(seed=0))
+        player.send(json.dumps(step("[0]")))
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=20) == ("", "") and process.returncode == 0
+
+
+def test_sessions_that_need_more_files_than_are_allowed_are_refused():
+    command = f"ulimit -n 300; exec {sys.executable} -m lactchain serve --port 0"
+    found = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert found.returncode == 2 and "384 open files are needed" in found.stderr
+    assert "ulimit -n 384" in found.stderr
 
 
 HERE = "http://127.0.0.1:9"

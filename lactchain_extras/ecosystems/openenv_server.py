@@ -15,11 +15,13 @@ import ipaddress
 import json
 import logging
 import os
+import resource
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from socket import create_server, recv_fds, send_fds, socket, socketpair
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +43,10 @@ REQUEST_SECONDS = 10.0
 """In which a request has to come, from its first byte to its last."""
 MOST_BYTES = 1 << 24
 """Of a message in a session."""
+FILES = 256
+"""Open beside those of sessions: by modules and worlds, and for clients who find no room."""
+ENDING_SECONDS = 2.0
+"""Who plays is told the end; a step that takes longer is not waited for."""
 SLOW_SECONDS = 0.002
 """A session that took longer for a reply has its next one made in a thread."""
 FORK = get_context("fork")
@@ -75,13 +81,19 @@ class Served:
         config: of the environment; each session makes one of its own.
         max_sessions: at once; one more is told that there is no room.
         panel: the tasks to number, see `splits_of`.
+        num_processes: that serve it; each is to say its `number`.
 
     Attributes:
+        sessions: of each process; only that process writes its own, as long as it lives.
         pages: what is told at each path, as JSON.
     """
 
     def __init__(
-        self, config: EnvironmentConfig, max_sessions: int = 64, panel: str | None = None
+        self,
+        config: EnvironmentConfig,
+        max_sessions: int = 64,
+        panel: str | None = None,
+        num_processes: int = 1,
     ) -> None:
         self._config, self._max_sessions = config, max_sessions
         env = make_language_env(config)
@@ -95,15 +107,14 @@ class Served:
             "/tasks": {split: [t.state for t in tasks] for split, tasks in self._splits.items()},
         }
         self._idle = [env]
-        self._num_sessions = FORK.Value("i", 0)  # of all processes that serve this world
+        self.sessions, self.number = FORK.RawArray("i", num_processes), 0
         self._threads = ThreadPoolExecutor(max_sessions)
 
     async def play(self, connection: ServerConnection) -> None:
         """One session, from its first message to its last."""
-        with self._num_sessions:
-            has_room = self._num_sessions.value < self._max_sessions
-            self._num_sessions.value += has_room
-        if not has_room:
+        self.sessions[self.number] += 1
+        if sum(self.sessions) > self._max_sessions:
+            self.sessions[self.number] -= 1
             full, most = f"all {self._max_sessions} sessions are taken", self._max_sessions
             await connection.send(error_reply("CAPACITY_REACHED", full, max_sessions=most))
             return
@@ -125,8 +136,7 @@ class Served:
         except ConnectionClosed:
             pass
         finally:
-            with self._num_sessions:
-                self._num_sessions.value -= 1
+            self.sessions[self.number] -= 1
             self._idle.append(env)
 
 
@@ -197,7 +207,8 @@ def serve(
     Raises:
         ConfigError: there is no such world, or the port is taken.
     """
-    served = Served(config, max_sessions, panel)
+    _allow_files(2 * max_sessions + FILES)
+    served = Served(config, max_sessions, panel, num_processes)
     try:
         listening = create_server((host, port), backlog=1024)
     except (OSError, OverflowError, TypeError, ValueError) as error:
@@ -213,9 +224,21 @@ def serve(
             say(line)
             asyncio.run(_serve(served, listening))
         else:
-            players = [_Player(served, listening) for _ in range(num_processes)]
+            players = [_Player(served, number, listening) for number in range(num_processes)]
             say(line)
-            _share_out(listening, players)
+            _share_out(listening, players, say)
+
+
+def _allow_files(count: int) -> None:
+    """Has the system allow so many open files; `ConfigError`: it does not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != hard < count:
+        raise ConfigError(
+            f"max_sessions: {count} open files are needed, and this shell allows {hard}; ask for "
+            f"fewer sessions, or say `ulimit -n {count}` before"
+        )
+    if resource.RLIM_INFINITY != soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 class _Handed(socket):
@@ -224,60 +247,74 @@ class _Handed(socket):
     def listen(self, backlog: int = 0) -> None:
         """Nothing to do: the other process listens."""
 
-    def accept(self) -> tuple[socket, Any]:
-        """The next connection, and its peer's address."""
+    def accept(self) -> tuple[socket, None]:
+        """The next connection; its peer may be gone, and has no address then."""
         _, descriptors, _, _ = recv_fds(self, 1, 1)
-        if not descriptors:  # it has ended, and so does this process in a moment
+        if not descriptors:  # the other process has ended, and so does this one in a moment
             raise BlockingIOError
-        connection = socket(fileno=descriptors[0])
-        return connection, connection.getpeername()
+        return socket(fileno=descriptors[0]), None
 
 
 class _Player:
     """A process that plays what it is handed."""
 
-    def __init__(self, served: Served, listening: socket) -> None:
-        self.num_open = FORK.Value("i", 0)
+    def __init__(self, served: Served, number: int, listening: socket) -> None:
+        self._served, self._number = served, number
+        self._num_taken, self._ended = 0, FORK.RawValue("i", 0)
         self._ours, theirs = socketpair()
-        FORK.Process(target=self._play, args=(served, listening, theirs), daemon=True).start()
+        self.process = FORK.Process(target=self._play, args=(listening, theirs), daemon=True)
+        self.process.start()
         theirs.close()
 
-    def take(self, connection: socket) -> None:
-        """Hands it a connection; `OSError`: the process has ended."""
-        send_fds(self._ours, [b"."], [connection.fileno()])
-        with self.num_open:
-            self.num_open.value += 1
+    @property
+    def num_open(self) -> int:
+        """Connections that it was handed, and that have not ended."""
+        return self._num_taken - self._ended.value
 
-    def _play(self, served: Served, listening: socket, theirs: socket) -> None:
+    def take(self, connection: socket) -> None:
+        """Hands it a connection; `OSError`: it cannot be."""
+        send_fds(self._ours, [b"."], [connection.fileno()])
+        self._num_taken += 1
+
+    def bury(self) -> str:
+        """Frees what a process had that is dead, and says what it was."""
+        self.process.join()
+        sessions, self._served.sessions[self._number] = self._served.sessions[self._number], 0
+        self._ours.close()
+        return f"process {self.process.pid} ({self.process.exitcode}) with {sessions} sessions"
+
+    def _play(self, listening: socket, theirs: socket) -> None:
         listening.close()
         self._ours.close()
-        num_open = self.num_open
+        ended, self._served.number = self._ended, self._number
 
         class Counted(ServerConnection):
             def connection_lost(self, exc: Exception | None) -> None:
                 super().connection_lost(exc)
-                with num_open:
-                    num_open.value -= 1
+                ended.value += 1
 
         with suppress(asyncio.CancelledError):
-            asyncio.run(_serve(served, _Handed(fileno=theirs.detach()), Counted))
+            asyncio.run(_serve(self._served, _Handed(fileno=theirs.detach()), Counted))
 
 
-def _share_out(listening: socket, players: list[_Player]) -> None:
+def _share_out(listening: socket, players: list[_Player], say: Callable[[str], None]) -> None:
     """Hands each connection to who has the fewest.
 
     Where all listen at one port, the kernel shares 64 sessions among two as 38 and 26.
     """
+    listening.setblocking(False)
     while players:
-        with suppress(ConnectionAbortedError):
+        ready = wait([listening, *(player.process.sentinel for player in players)])
+        for player in [p for p in players if p.process.sentinel in ready]:
+            players.remove(player)
+            say(f"{player.bury()} has ended; {len(players)} processes go on")
+        with suppress(BlockingIOError, ConnectionAbortedError):
             connection, _ = listening.accept()
             with connection:
-                while players:
-                    player = min(players, key=lambda one: one.num_open.value)
+                for player in sorted(players, key=lambda one: one.num_open):
                     with suppress(OSError):
                         player.take(connection)
                         break
-                    players.remove(player)
     raise ProcessLost("serve: all its processes have ended; is there memory for them?")
 
 
@@ -287,8 +324,9 @@ async def _serve(
     loop, main = asyncio.get_running_loop(), asyncio.current_task()
 
     def end() -> None:
-        for number in AT_ONCE:  # said once more, they wait for no step under way
+        for number in AT_ONCE:  # said once more, they end it at once
             loop.remove_signal_handler(number)
+        loop.call_later(ENDING_SECONDS, os._exit, 0)
         main.cancel()
 
     for number in AT_ONCE:  # within a session's task its end would be told as a fault
