@@ -26,10 +26,11 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.data.sources import read_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.environments.views import State
+from lactchain.environments.views import State, tabular_model
 from lactchain.errors import ConfigError, DataError, EnvironmentFault
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import Run
+from lactchain.stages.world_facts import check_model
 from lactchain.storage.files import SEAL, read_sealed, seal, write_sealed
 from lactchain.types import Action, Policy, Trajectory
 from lactchain_extras.ecosystems.tasks import bounds
@@ -60,21 +61,28 @@ def make_panel(config: EnvironmentConfig, count: int, seed: int) -> Panel:
       expectation of both, where there is an exact model.
     """
     env = make_language_env(config)
+    if not _is_json(env.start_states()):
+        raise ConfigError(
+            f"environment: expected states of {config.id} that come back from JSON as they were "
+            "(texts as names, lists and no tuples), for a file to hold; got "
+            f"{env.start_states()[0]}"
+        )
     ordered = sorted(env.start_states(), key=lambda state: derive_seed(seed, "panel", key(state)))
     states = [ordered[number % len(ordered)] for number in range(count)]
     rollouts = Rollouts(config, num_envs=min(count, 64))
     played = {p.name: _play(rollouts, p, states, seed) for p in _scripted(env)}
-    panel = {
+    if env.view.model is not None:
+        check_model(tabular_model(env.env, env.view), env, played["random"])
+    return {
         "schema_version": VERSION,
         "world": {name: getattr(config, name) for name in WORLD},
         "packages": _versions(),
         "rules": rules_of(config, states, seed),
         "seed": seed,
         "tasks": [{"state": state, "held_back": state in env.held_back} for state in states],
-        "floors": {name: _figures(episodes) for name, episodes in played.items()},
-        "optimum": bounds(env, states)["optimum"],
+        "floors": _rounded({name: _figures(episodes) for name, episodes in played.items()}),
+        "optimum": _rounded(bounds(env, states)["optimum"]),
     }
-    return _rounded(panel)
 
 
 def rules_of(config: EnvironmentConfig, states: Sequence[State], seed: int) -> str:
@@ -111,7 +119,7 @@ def _read(path: str | Path, names: set[str]) -> dict[str, Any]:
     version = record.get("schema_version")
     if type(version) is not int or version != VERSION or not names <= record.keys():
         raise DataError(f"{path}: expected {sorted(names)} of version {VERSION}, got"
-                        f" {sorted(record)} of version {version}")  # fmt: skip
+                        f" {sorted(record)} of version {version}; {AGAIN}")  # fmt: skip
     return record
 
 
@@ -124,7 +132,7 @@ def starts(path: str | Path, config: EnvironmentConfig) -> tuple[list[State], in
     """
     panel = read_panel(path)
     if others := {n: fixed for n, fixed in panel["world"].items() if getattr(config, n) != fixed}:
-        options = (f"--environment.{n} {quote(json.dumps(fixed))}" for n, fixed in others.items())
+        options = (f"--environment.{n} {quote(_as_text(fixed))}" for n, fixed in others.items())
         raise ConfigError(f"environment: the panel {path} has another one; add {' '.join(options)}")
     states = [task["state"] for task in panel["tasks"]]
     try:
@@ -147,9 +155,9 @@ def write_result(run: Run, path: str, config: Any) -> None:
         "panel": seal(panel)[SEAL],
         "player": player | {"template": config.environment.template},
         "answers": [[action.text for action in episode.actions] for episode in played],
-        "figures": _figures(played),
+        "figures": _rounded(_figures(played)),
     }
-    write_sealed(run.path("panel_result.json"), _rounded(result))
+    write_sealed(run.path("panel_result.json"), result)
 
 
 def verify(path: str | Path, result: str | Path) -> dict[str, Any]:
@@ -163,8 +171,8 @@ def verify(path: str | Path, result: str | Path) -> dict[str, Any]:
     stored = _read(result, {"panel", "answers", "figures"})
     if stored["panel"] != seal(panel)[SEAL]:
         raise DataError(f"{result}: of another panel than {path}; name the one that it was made on")
-    texts = {n: v if isinstance(v, str) else json.dumps(v) for n, v in panel["world"].items()}
-    config = parse(EnvironmentConfig, [w for n, text in texts.items() for w in (f"--{n}", text)])
+    words = [word for n, fixed in panel["world"].items() for word in (f"--{n}", _as_text(fixed))]
+    config = parse(EnvironmentConfig, words)
     states, seed = starts(path, config)
     answers = stored["answers"]
     are_lists = isinstance(answers, list) and all(isinstance(texts, list) for texts in answers)
@@ -222,8 +230,20 @@ def _figures(played: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
+def _is_json(value: Any) -> bool:
+    try:
+        return json.loads(json.dumps(value)) == value
+    except (TypeError, ValueError):
+        return False
+
+
 def _versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in PACKAGES if find_spec(name) is not None}
+
+
+def _as_text(setting: Any) -> str:
+    """As the command line takes it."""
+    return setting if isinstance(setting, str) else json.dumps(setting)
 
 
 def _rounded(value: Any) -> Any:

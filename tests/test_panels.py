@@ -1,16 +1,22 @@
 """Panels: numbered tasks that others can cite, and results that can be played again."""
 
 import json
+import shlex
 from dataclasses import replace
 from importlib.util import find_spec
 
+import gymnasium as gym
 import pytest
 from script_setups import config_of
 
 from lactchain import ConfigError, DataError, EnvironmentConfig, FunctionPolicy, Rollouts, parse
 from lactchain.config.yaml_files import CONFIGS
 from lactchain.data.episodes import all_episodes
+from lactchain.environments.language import LanguageEnv
+from lactchain.environments.views import tabular_model
+from lactchain.errors import EnvironmentFault
 from lactchain.stages import evaluate
+from lactchain.stages.world_facts import measure_world
 from lactchain.storage.files import read_json, read_sealed, seal, write_json, write_sealed
 from lactchain.worlds.gridworld import GridTables
 from lactchain_extras import panels, trl
@@ -208,3 +214,42 @@ def test_players_of_other_ecosystems_get_the_same_tasks_by_number(panel):
         assert ends == [*episode.observations[1:]]  # under the same dice
         said = [player.play(["right"]).removesuffix(f"\n{trl.OVER}") for _ in moves]
         assert said == ends
+
+
+def test_numbers_of_a_world_stand_in_its_panel_as_they_are(tmp_path):
+    thirds = {"success_rate": 1 / 3, "is_slippery": True}
+    config = EnvironmentConfig("FrozenLake-v1", thirds, max_chain_length=2, chain_cost=1e-7)
+    write_sealed(tmp_path / "panel.json", panels.make_panel(config, 3, 0))
+    assert len(panels.starts(tmp_path / "panel.json", config)[0]) == 3
+
+
+def test_the_options_of_a_panel_are_those_that_the_command_line_takes():
+    with pytest.raises(ConfigError) as told:
+        panels.starts("wordle", EnvironmentConfig())
+    words = shlex.split(str(told.value).partition("; add ")[2].replace("--environment.", "--"))
+    assert len(panels.starts("wordle", parse(EnvironmentConfig, words))[0]) == 200
+
+
+def test_a_world_that_is_not_as_its_model_says_has_no_panel(monkeypatch):
+    model = tabular_model(gym.make("lactchain/GridWorld-v0", size=2))
+    paid = replace(model, reward=3 * model.reward + 1)
+    monkeypatch.setattr(GridTables, "model", paid)
+    with pytest.raises(EnvironmentFault, match="expected what the view's model leads to, got"):
+        panels.make_panel(SMALL, 5, 0)
+    with pytest.raises(EnvironmentFault, match="expected what the view's model leads to, got"):
+        measure_world(SMALL)
+
+
+def test_states_that_json_changes_have_no_panel(monkeypatch):
+    monkeypatch.setattr(LanguageEnv, "start_states", lambda _: [{"x": (1, 1)}])
+    with pytest.raises(ConfigError, match="come back from JSON as they were"):
+        panels.make_panel(SMALL, 5, 0)
+
+
+def test_a_panel_is_written_over_by_none_but_itself(panel):
+    config = PanelConfig(SMALL, count=20, seed=3, file=str(panel))
+    text = panel.read_text()
+    with pytest.raises(ConfigError, match="is there, and is another panel; .* add --verify"):
+        panel_stage.main(replace(config, count=3))
+    panel_stage.main(config)
+    assert panel.read_text() == text

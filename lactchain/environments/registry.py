@@ -78,10 +78,11 @@ def not_taken(env_id: str, kwargs: Iterable[str], error: Exception) -> ConfigErr
     """The error for arguments of an environment: their names alone, since values may be secrets."""
     message = " ".join(str(error).split())
     reason = message.partition(" was raised from the environment creator")[0]
-    names = ", ".join(kwargs) or "an empty set"
     place = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
     at = f" ({type(error).__name__}, at {place.filename}:{place.lineno})"
     where = "" if "gymnasium" in place.filename else at
+    if not (names := ", ".join(kwargs)):
+        return ConfigError(f"environment.id: {env_id} cannot be made: {reason}{where}")
     return ConfigError(f"environment.kwargs: {env_id} does not take {names}: {reason}{where}")
 
 

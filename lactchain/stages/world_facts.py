@@ -5,16 +5,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.rollouts import Rollouts, collect
-from lactchain.environments import exact
+from lactchain.environments import exact, faults
 from lactchain.environments.language import INVALID_FEEDBACK, LanguageEnv
 from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import TextView, lists_states
-from lactchain.errors import ConfigError
+from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import Trajectory
 
 NUM_EPISODES = 512
@@ -74,7 +75,9 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldFacts:
     rollouts = Rollouts(replace(config, max_chain_length=1, **costs))
     view = rollouts.env.view
     if view.model is not None and view.states is not None:
-        size = size_of_model(view.model(rollouts.env.env), rollouts.env.max_chains)
+        model = view.model(rollouts.env.env)
+        size = size_of_model(model, rollouts.env.max_chains)
+        check_model(model, rollouts.env, random_play(rollouts, seed, NUM_PUT_BACK))
         size = replace(size, tells_success=view.success is not None)
         if rollouts.env.history == 1:
             return size
@@ -211,15 +214,38 @@ def check_put_back(env: LanguageEnv, episodes: Sequence[Trajectory]) -> None:
             )
 
 
+def check_model(
+    model: exact.TabularModel, env: LanguageEnv, episodes: Iterable[Trajectory]
+) -> None:
+    """Follows episodes in a model; `EnvironmentFault`: by it one of them cannot have happened.
+
+    Figures beside its optimum would be wrong without a word.
+    """
+    for episode in episodes:
+        here = {int(model.non_terminal[model.row(episode.infos[0]["state"])])}
+        for before, info in pairwise(episode.infos):
+            if not info.get("shows_state", True):  # a limit cut it amid the step
+                break
+            for name, reward in zip(info["executed"], info["rewards"], strict=True):
+                led = ([*here], env.grammar.action_names.index(name))
+                may = (model.probability[led] > 0) & np.isclose(model.reward[led], reward)
+                here = set(model.next_state[led][may].tolist())
+            if info["state"] not in [faults.plain(dict(model.states[number])) for number in here]:
+                raise EnvironmentFault(
+                    f"{env.env}: expected what the view's model leads to, got {info['state']} and "
+                    f"rewards {info['rewards']} by {info['executed']} in {before['state']}"
+                )
+
+
 def _plain(env: LanguageEnv, text: str) -> str:
     """A text without what it says of the last completion."""
     feedbacks = (env.view.bump_feedback, INVALID_FEEDBACK) if env.history == 1 else ()
     return reduce(lambda rest, feedback: rest.replace(feedback, ""), filter(None, feedbacks), text)
 
 
-def random_play(rollouts: Rollouts, seed: int) -> list[Trajectory]:
+def random_play(rollouts: Rollouts, seed: int, count: int = NUM_EPISODES) -> list[Trajectory]:
     """Episodes of random chains."""
-    return collect(RandomChains(rollouts.env.grammar), rollouts, NUM_EPISODES, seed)
+    return collect(RandomChains(rollouts.env.grammar), rollouts, count, seed)
 
 
 def num_unseen_and_seen(seen: Iterable[str]) -> int:

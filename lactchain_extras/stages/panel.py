@@ -10,10 +10,11 @@ from typing import Annotated
 
 from lactchain.config.bounds import AtLeast0, Bound, Bounded
 from lactchain.config.settings import EnvironmentConfig
+from lactchain.errors import ConfigError
 from lactchain.runs.console import console, figures, table
 from lactchain.runs.process import is_dry_run
-from lactchain.stages.stage_run import NOTHING_DONE
-from lactchain.storage.files import make_folder, write_sealed
+from lactchain.stages.stage_run import NOTHING_DONE, require_numbers
+from lactchain.storage.files import make_folder, read_json, seal, write_sealed
 from lactchain_extras.panels import make_panel, verify
 
 
@@ -36,6 +37,7 @@ class PanelConfig(Bounded):
 
 def main(config: PanelConfig) -> None:
     """Makes the panel, or verifies the result, and prints what is in it."""
+    require_numbers(config)
     if is_dry_run():
         console.print(NOTHING_DONE)
         return
@@ -43,8 +45,14 @@ def main(config: PanelConfig) -> None:
         figures(f"{config.verify}: its answers come to", verify(config.file, config.verify))
         return
     panel = make_panel(config.environment, config.count, config.seed)
-    make_folder(Path(config.file).absolute().parent)
-    write_sealed(config.file, panel)
+    path = Path(config.file)
+    if path.exists() and read_json(path) != seal(panel):
+        raise ConfigError(
+            f"file: {path} is there, and is another panel; name a file that is not, or, to play a "
+            "result once more, add --verify RESULT"
+        )
+    make_folder(path.absolute().parent)
+    write_sealed(path, panel)
     players = panel["floors"] | ({"optimum": panel["optimum"]} if panel["optimum"] else {})
     rows = [{"player": name} | found for name, found in players.items()]
     table(f"{config.file}: {len(panel['tasks'])} tasks, rules {panel['rules'][:12]}", rows)
