@@ -96,11 +96,7 @@ class MemberEnvs(Stored):
 
     @faults.undone
     def step(self, actions: np.ndarray) -> Transition:
-        """Plays one action (P, N, …) in every copy.
-
-        Raises:
-            NonFiniteError: a reward or an observation is NaN or infinite.
-        """
+        """Plays one action (P, N, …) in every copy; `NonFiniteError` as by `check_finite`."""
         flat = actions.reshape(-1, *actions.shape[2:])
         *step, infos = self.envs.step(flat.copy())
         # Copies: a batch may write each step over the last one.

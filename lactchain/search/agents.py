@@ -61,11 +61,7 @@ class AgentSpecies(Species):
         return learnt_by(self.kind(config, *self.spaces, seed=[self.seed, place]))
 
     def train(self, members: Sequence[Individual], generation: int) -> list[dict[str, Any]]:
-        """Trains each member for a generation's steps at least.
-
-        Raises:
-            Interrupted: the process was asked to stop.
-        """
+        """Trains each for a generation's steps at least; `Interrupted` when asked to stop."""
         before = sum(envs.num_env_steps for envs in self.envs)
         states = [self._train(member, place, generation) for place, member in enumerate(members)]
         self.num_env_steps += sum(envs.num_env_steps for envs in self.envs) - before

@@ -31,13 +31,8 @@ from lactchain.config.bounds import tunable_values, with_tunables
 from lactchain.config.parsing import with_values
 from lactchain.runs.console import GrowingTable, under_way
 from lactchain.runs.run import Run
-from lactchain.search.mutations import (
-    Change,
-    Child,
-    draw_config,
-    mutate_tunables,
-    searched_tunables,
-)
+from lactchain.search import mutations
+from lactchain.search.mutations import Change, Child
 from lactchain.search.settings import MUTATIONS, EvolutionConfig
 from lactchain.storage.files import append_json_lines, write_json_lines
 
@@ -102,7 +97,7 @@ class Species(Stored, ABC):
         self.given, self.space, self.settings = config.subject, config.space, config.evolution
         self.num_env_steps = 0
         present = tunable_values(self.given)
-        searched = searched_tunables(self.given, self.space.tunables)
+        searched = mutations.searched_tunables(self.given, self.space.tunables)
         with_tunables(self.given, {name: present[name] for name in searched})  # refuses some
 
     @abstractmethod
@@ -133,9 +128,9 @@ class Species(Stored, ABC):
         """A member without a parent; see `EvolutionConfig.start` for its config."""
         config, change, settings = self.given, {}, self.settings
         if settings.start == "drawn":
-            config = draw_config(config, self.space, rng)
+            config = mutations.draw_config(config, self.space, rng)
         elif place:
-            config, change = mutate_tunables(config, self.space, settings.mutation, rng)
+            config, change = mutations.mutate_tunables(config, self.space, settings.mutation, rng)
         return Child(config, self.untrained(config, place), change)
 
     def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
@@ -143,7 +138,7 @@ class Species(Stored, ABC):
         if kind != "hyper":
             return None
         settings = self.settings.mutation
-        config, change = mutate_tunables(parent.config, self.space, settings, rng)
+        config, change = mutations.mutate_tunables(parent.config, self.space, settings, rng)
         return Child(config, parent.state, change)
 
     def keep(self, members: Sequence[Individual]) -> None:
