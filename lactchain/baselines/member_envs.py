@@ -72,12 +72,7 @@ class MemberEnvs(Stored):
     stored = "observations", "num_env_steps", "_returns", "_lengths", "envs"
 
     def __init__(
-        self,
-        id: str,
-        num_members: int,
-        num_envs: int,
-        seed: int | Sequence[int] = 0,
-        **kwargs: Any,
+        self, id: str, num_members: int, num_envs: int, seed: int | Sequence[int] = 0, **kwargs: Any
     ) -> None:
         self.shape = (num_members, num_envs)
         self.envs = make_numeric_env(id, num_members * num_envs, **kwargs)

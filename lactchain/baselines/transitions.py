@@ -35,12 +35,9 @@ FIELDS = tuple(Minibatch.__dataclass_fields__)
 
 
 class ReplayBuffer(Stored):
-    """The newest `capacity` transitions of each member.
+    """The newest `capacity` transitions of each member, of the `total` that were ever added.
 
     The spaces are those of a single environment.
-
-    Attributes:
-        total: transitions that were ever added, per member.
     """
 
     def __init__(

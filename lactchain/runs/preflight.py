@@ -36,12 +36,8 @@ log = logging.getLogger(__name__)
 def look_up(config: Config, may_be_missing: bool = False) -> Config:
     """The configuration with the results of runs in the place of their folders.
 
-    Args:
-        may_be_missing: whether folders and models need not be there, as for an estimate.
-
-    Raises:
-        ConfigError: there is no such environment.
-        DataError: a folder or a model is not there.
+    `ConfigError` where there is no such environment, and `DataError` where a folder or a model is
+    not there, unless it `may_be_missing`, as for an estimate.
     """
     unread = frozenset(unread_models(vars(config)))
 

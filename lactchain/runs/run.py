@@ -230,8 +230,7 @@ class Run(AbstractContextManager["Run"]):
     def truncate_metrics(self, step: int, mark: Mapping[str, Any] | None = None) -> None:
         """Drops the records after a step, when a run resumes from there.
 
-        Raises:
-            DataError: those before it are not as `mark_metrics` found them, or a line is no JSON.
+        `DataError` where those before it are not as `mark_metrics` found them, or are no JSON.
         """
         path = self.directory / "metrics.jsonl"
         if not distributed.is_main():
@@ -286,12 +285,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 class OptionalTracker:
-    """Hands calls on to a tracker until one of them fails.
-
-    Args:
-        make: makes the tracker, which may fail too.
-        name: what the warning calls it.
-    """
+    """Hands calls on to the tracker of this name, until making it or one of the calls fails."""
 
     def __init__(self, make: Callable[[], Any], name: str) -> None:
         self._name = name

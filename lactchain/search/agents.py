@@ -34,11 +34,7 @@ CERTIFYING_EPISODES = 50
 
 
 class AgentSpecies(Species):
-    """Classic agents of one kind that evolve from a config.
-
-    Attributes:
-        envs: what the member in each place of a generation plays.
-    """
+    """Classic agents of one kind that evolve from a config; `envs` are what each place plays."""
 
     stored = "num_env_steps", "envs"
 

@@ -41,27 +41,16 @@ ELITE, NEWCOMER = "elite", "newcomer"
 
 @dataclass(frozen=True)
 class Individual:
-    """A member in one generation.
+    """A member in one generation."""
 
-    Attributes:
-        id: number of the generation times the population's size plus the place.
-        parent: id of the member that it comes from; None for newcomers.
-        mutation: newcomer, elite (the fittest so far, unchanged), or a kind of mutation.
-        state: what it has learnt, as its species holds it.
-        fitness: mean return of the evaluation after it trained; the champion's, of all its
-            evaluations.
-        parent_fitness: the same of its parent, when it was chosen.
-        num_evaluations: how many there were.
-    """
-
-    id: int
-    parent: int | None
-    mutation: str
+    id: int  # number of the generation times the population's size plus the place
+    parent: int | None  # id of the member that it comes from; None for newcomers
+    mutation: str  # newcomer, elite (the fittest so far, unchanged), or a kind of mutation
     change: Change
     config: Any
-    state: Any
-    fitness: float | None = None
-    parent_fitness: float | None = None
+    state: Any  # what it has learnt, as its species holds it
+    fitness: float | None = None  # mean return after it trained; the champion's, of all evaluations
+    parent_fitness: float | None = None  # of its parent, when it was chosen
     num_evaluations: int = 0
 
     def judged(self, fitness: float) -> Self:
@@ -80,13 +69,8 @@ class Species(Stored, ABC):
     """What evolves: how members come to be, learn, are judged and change.
 
     What is stored is what the next generation depends on beside the members. A state, of what a
-    member has learnt, is of arrays and what JSON can hold.
-
-    Args:
-        config: a `SearchConfig`.
-
-    Raises:
-        ConfigError: there is no such tunable, or its given value is out of its range.
+    member has learnt, is of arrays and what JSON can hold. It is made from a `SearchConfig`;
+    `ConfigError` where there is no such tunable, or its given value is out of its range.
 
     Attributes:
         given: what members' configs come from, by tunables, architecture and activation.
@@ -120,8 +104,7 @@ class Species(Stored, ABC):
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
         """Writes what a search would return now, unless it is kept elsewhere.
 
-        Returns:
-            What a summary says of it beside its tunables.
+        Returns what a summary says of it beside its tunables.
         """
 
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
