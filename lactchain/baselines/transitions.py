@@ -131,7 +131,7 @@ class TransitionData(Minibatch, Stored):
 
 
 def write_transitions(folder: str | Path, data: TransitionData) -> None:
-    """Writes transitions into a folder in which damage is noticed; `DiskError` where it cannot."""
+    """Writes transitions into a folder in which damage is noticed; `DiskError` where that fails."""
     save_state(Path(folder), {name: getattr(data, name) for name in FIELDS}, {"kind": KIND})
 
 

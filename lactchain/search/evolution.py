@@ -133,27 +133,19 @@ class Species(Stored, ABC):
 
 @dataclass
 class Evolution(Stored):
-    """A population of one species under selection.
-
-    Attributes:
-        target: mean return at which a search is done; None: it goes through all generations.
-        number: the next generation.
-        members: its members, not trained yet.
-        champion: the fittest so far, as it was when it was first evaluated.
-        certified: mean return of the champion over fresh episodes, where the target was met.
-        lineage: a record for each member so far: who came from whom, by what, with what gain.
-    """
+    """A population of one species under selection."""
 
     stored = "number", "certified", "lineage", "species"
 
     species: Species
     config: EvolutionConfig
     seed: int = 0
-    target: float | None = None
-    number: int = 0
-    members: list[Individual] = field(default_factory=list)
-    champion: Individual | None = None
-    certified: float | None = None
+    target: float | None = None  # mean return at which it is done; None: after all generations
+    number: int = 0  # the next generation
+    members: list[Individual] = field(default_factory=list)  # of it, not trained yet
+    champion: Individual | None = None  # the fittest so far, as it was when it was first evaluated
+    certified: float | None = None  # its mean return over fresh episodes, where the target was met
+    # A record for each member so far: who came from whom, by what, with what gain.
     lineage: list[dict[str, Any]] = field(default_factory=list)
 
     @property
