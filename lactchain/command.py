@@ -115,7 +115,7 @@ def completion() -> str:
 
 
 def run(name: str, arguments: Sequence[str]) -> None:
-    """Runs a script as a sub-command; `ConfigError` where there is none, or no such settings."""
+    """Runs a script as a sub-command; `ConfigError` for no such command or configuration."""
     from lactchain.runs.process import launch
 
     is_quickstart = name == "quickstart"

@@ -31,7 +31,7 @@ class Child(NamedTuple):
 
 
 def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
-    """Tunables of these names (none: all), of parts that there are; `ConfigError` for others."""
+    """Tunables of these names (none: all), of parts that there are; `ConfigError` for unknown."""
     known, present = tunables(type(config)), tunable_values(config)
     for name in names:
         if name not in known:
