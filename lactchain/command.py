@@ -115,11 +115,7 @@ def completion() -> str:
 
 
 def run(name: str, arguments: Sequence[str]) -> None:
-    """Runs a script as a sub-command.
-
-    Raises:
-        ConfigError: there is no such command, or no configuration of a name.
-    """
+    """Runs a script as a sub-command; `ConfigError` for no such command or configuration."""
     from lactchain.runs.process import launch
 
     is_quickstart = name == "quickstart"

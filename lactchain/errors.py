@@ -10,17 +10,16 @@ class LactChainError(Exception):
 
     exit_code = 1
 
+    def __init_subclass__(cls, exit_code: int | None = None) -> None:
+        cls.exit_code = exit_code or cls.exit_code
 
-class ConfigError(LactChainError):
+
+class ConfigError(LactChainError, exit_code=2):
     """The configuration, or the run folder it points at, cannot be used."""
 
-    exit_code = 2
 
-
-class DataError(LactChainError):
+class DataError(LactChainError, exit_code=3):
     """A checkpoint, an adapter, a model or a data file is damaged or does not belong here."""
-
-    exit_code = 3
 
 
 class NoPairsError(DataError):
@@ -34,40 +33,28 @@ class NoPairsError(DataError):
         self.agree = agree
 
 
-class NonFiniteError(LactChainError):
+class NonFiniteError(LactChainError, exit_code=4):
     """A loss, gradient, reward or observation is NaN or infinite."""
 
-    exit_code = 4
 
-
-class DiskError(LactChainError):
+class DiskError(LactChainError, exit_code=5):
     """Something could not be written; whatever writes files may raise it."""
 
-    exit_code = 5
 
-
-class EnvironmentFault(LactChainError):
+class EnvironmentFault(LactChainError, exit_code=6):
     """An environment raised, hung, or broke Gymnasium's API."""
 
-    exit_code = 6
 
-
-class ProcessLost(LactChainError):
+class ProcessLost(LactChainError, exit_code=6):
     """Another process of the launch has ended, and the work cannot go on without it."""
 
-    exit_code = 6
 
-
-class CollapseError(LactChainError):
+class CollapseError(LactChainError, exit_code=7):
     """What learns has stopped learning, and unlearns what it could."""
 
-    exit_code = 7
 
-
-class ServerError(LactChainError):
+class ServerError(LactChainError, exit_code=8):
     """A server that generates is not there, refuses, or answers what cannot be used."""
-
-    exit_code = 8
 
 
 class Interrupted(LactChainError):

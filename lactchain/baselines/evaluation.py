@@ -31,15 +31,10 @@ FINAL_SEED = 2_000_000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Episodes of P members, E each, all from the same E seeds.
+    """Episodes of P members, E each, all from the same E seeds."""
 
-    Attributes:
-        returns: (P, E), undiscounted.
-        lengths: (P, E), steps.
-    """
-
-    returns: np.ndarray
-    lengths: np.ndarray
+    returns: np.ndarray  # (P, E), undiscounted
+    lengths: np.ndarray  # (P, E), steps
 
     def summary(self, member: int = 0, success_return: float | None = None) -> dict[str, float]:
         """Mean, deviation and length of one member's episodes; how many return `success_return`."""

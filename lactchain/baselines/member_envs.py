@@ -72,12 +72,7 @@ class MemberEnvs(Stored):
     stored = "observations", "num_env_steps", "_returns", "_lengths", "envs"
 
     def __init__(
-        self,
-        id: str,
-        num_members: int,
-        num_envs: int,
-        seed: int | Sequence[int] = 0,
-        **kwargs: Any,
+        self, id: str, num_members: int, num_envs: int, seed: int | Sequence[int] = 0, **kwargs: Any
     ) -> None:
         self.shape = (num_members, num_envs)
         self.envs = make_numeric_env(id, num_members * num_envs, **kwargs)
@@ -96,11 +91,7 @@ class MemberEnvs(Stored):
 
     @faults.undone
     def step(self, actions: np.ndarray) -> Transition:
-        """Plays one action (P, N, …) in every copy.
-
-        Raises:
-            NonFiniteError: a reward or an observation is NaN or infinite.
-        """
+        """Plays one action (P, N, …) in every copy; `NonFiniteError` as by `check_finite`."""
         flat = actions.reshape(-1, *actions.shape[2:])
         *step, infos = self.envs.step(flat.copy())
         # Copies: a batch may write each step over the last one.

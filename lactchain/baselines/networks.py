@@ -27,7 +27,8 @@ ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
 class Inputs:
     """How observations become numbers: a one-hot code of numbers of cells, all else flattened.
 
-    Pictures, whose numbers are bytes, are brought to [0, 1].
+    Pictures, whose numbers are bytes, are brought to [0, 1]. `ConfigError` where networks cannot
+    see a space, or what is to be rescaled has no bounds.
 
     Args:
         space: of a single observation.
@@ -36,9 +37,6 @@ class Inputs:
     Attributes:
         num_features: of what a network sees of one observation.
         sizes: of the coded numbers; none where observations are taken as they are.
-
-    Raises:
-        ConfigError: networks cannot see this space, or what is to be rescaled has no bounds.
     """
 
     def __init__(self, space: spaces.Space, rescale: bool = False) -> None:

@@ -85,15 +85,10 @@ def _taken_over(held: Any, state: Any) -> Any:
 
 
 def save_state(directory: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Writes a state into a folder, and its manifest last.
+    """Writes a state into a folder, and its manifest last, which records the `facts` besides.
 
-    Args:
-        directory: made where it is not there.
-        state: nested mappings and lists of arrays, and what JSON can hold.
-        facts: what the manifest records besides.
-
-    Raises:
-        DiskError: the folder cannot be written.
+    The folder is made where it is not there. A state is nested mappings and lists of arrays, and
+    what JSON can hold. `DiskError` where the folder cannot be written.
     """
     make_folder(directory)
     arrays: dict[str, np.ndarray] = {}
@@ -120,8 +115,7 @@ def load_state(directory: Path) -> dict[str, Any]:
 def save_checkpoint(run: Run, step: int, state: Mapping[str, Any]) -> None:
     """Writes a state into RUN/checkpoints/checkpoint-STEP; all but the two newest of the run go.
 
-    Raises:
-        DiskError: the folder cannot be written.
+    `DiskError` where the folder cannot be written.
     """
     checkpoint = run.path("checkpoints") / f"checkpoint-{step}"
     facts = {"step": step, "metrics": run.mark_metrics()}
@@ -133,10 +127,7 @@ def save_checkpoint(run: Run, step: int, state: Mapping[str, Any]) -> None:
 def resume(run: Run, held: Any) -> bool:
     """Lets something `Stored`, of so many `steps`, go on from the run's newest whole checkpoint.
 
-    Later records of metrics go.
-
-    Returns:
-        whether there is a checkpoint.
+    Later records of metrics go. Returns whether there is a checkpoint.
     """
     checkpoint = latest_checkpoint(run.path("checkpoints"))
     if checkpoint is None:

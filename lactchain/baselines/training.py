@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from lactchain.baselines import transitions
 from lactchain.baselines.ddpg import DDPG
 from lactchain.baselines.dqn import CQL, DQN
 from lactchain.baselines.evaluation import FINAL_SEED, Evaluation, evaluate_agent, success_return
@@ -32,12 +33,7 @@ from lactchain.baselines.settings import (
     WorldConfig,
 )
 from lactchain.baselines.state_files import Stored, load_state, resume, save_checkpoint, save_state
-from lactchain.baselines.transitions import (
-    FIELDS,
-    TransitionData,
-    read_transitions,
-    write_transitions,
-)
+from lactchain.baselines.transitions import FIELDS, TransitionData
 from lactchain.errors import DataError, Interrupted, NonFiniteError
 from lactchain.functional.random_streams import env_seeds
 from lactchain.runs.console import GrowingTable, under_way
@@ -274,8 +270,8 @@ def _recorded(config: TrainCQLConfig, run: Run, agent: Population) -> Transition
         path = run.path("transitions")
         if not (path / MANIFEST).exists():
             data = random_transitions(config.environment, config.num_random_steps, config.run.seed)
-            write_transitions(path, data)
-    data = read_transitions(path)
+            transitions.write_transitions(path, data)
+    data = transitions.read_transitions(path)
     for name, space, column in (
         ("observations", agent.observation_space, data.observations),
         ("actions", agent.action_space, data.actions),

@@ -35,12 +35,9 @@ FIELDS = tuple(Minibatch.__dataclass_fields__)
 
 
 class ReplayBuffer(Stored):
-    """The newest `capacity` transitions of each member.
+    """The newest `capacity` transitions of each member, of the `total` that were ever added.
 
     The spaces are those of a single environment.
-
-    Attributes:
-        total: transitions that were ever added, per member.
     """
 
     def __init__(
@@ -110,10 +107,8 @@ class ReplayBuffer(Stored):
 class TransitionData(Minibatch, Stored):
     """N transitions in the order in which they were recorded: columns (N, …), rewards float32.
 
-    A run reads them again when it goes on, and stores none.
-
-    Raises:
-        DataError: the columns differ in length, are empty, or not finite.
+    A run reads them again when it goes on, and stores none. `DataError` where the columns differ in
+    length, are empty, or not finite.
     """
 
     def __post_init__(self) -> None:
@@ -136,21 +131,15 @@ class TransitionData(Minibatch, Stored):
 
 
 def write_transitions(folder: str | Path, data: TransitionData) -> None:
-    """Writes transitions into a folder in which damage is noticed.
-
-    Raises:
-        DiskError: the folder cannot be written.
-    """
+    """Writes transitions into a folder in which damage is noticed; `DiskError` where that fails."""
     save_state(Path(folder), {name: getattr(data, name) for name in FIELDS}, {"kind": KIND})
 
 
 def read_transitions(path: str | Path) -> TransitionData:
     """Transitions from a folder that `write_transitions` filled.
 
-    HDF5 files, and folders of Minari data sets, are what the add-on `offline_data` reads.
-
-    Raises:
-        DataError: naming the folder or file, and what is wrong with it.
+    HDF5 files, and folders of Minari data sets, are what the add-on `offline_data` reads. A
+    `DataError` names the folder or file, and what is wrong with it.
     """
     path = Path(path)
     if not (path / MANIFEST).is_file():

@@ -148,10 +148,8 @@ def take_options(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """What is said of one command, and its other arguments.
 
     The switches `dry_run`, which many type with a hyphen, and `inexact`, and the lists of words
-    `modules` and `workers`, are no settings: no file holds them.
-
-    Raises:
-        ConfigError: nothing follows an option that takes words.
+    `modules` and `workers`, are no settings: no file holds them. `ConfigError` where nothing
+    follows an option that takes words.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--dry_run", "--dry-run", action="store_true")

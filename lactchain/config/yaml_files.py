@@ -33,8 +33,7 @@ def shipped_settings(script: str) -> list[str]:
 def with_files(script: str, arguments: Iterable[str]) -> list[str]:
     """The arguments of a script, with a shipped file in the place of each name after `--config`.
 
-    Raises:
-        ConfigError: the script has no configuration of that name.
+    `ConfigError` where the script has no configuration of that name.
     """
     found, option = [], ""
     for word in arguments:
@@ -152,10 +151,8 @@ def check_value(key: str, value: Any) -> None:
     """Refuses what jsonargparse would take for more than the value of a setting (4.53).
 
     It reads every text as YAML once more, in C, which dies of deep nesting, and writes all aliases
-    out. And it imports the module of whatever stands below the key `class_path`.
-
-    Raises:
-        ConfigError: there is too much in a text, or a class is named.
+    out. And it imports the module of whatever stands below the key `class_path`. `ConfigError`
+    where there is too much in a text, or a class is named.
     """
     if isinstance(value, Mapping):
         for name, part in value.items():

@@ -177,21 +177,13 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 @dataclass(eq=False)
 class Step:
-    """A piece of work under way.
+    """A piece of work under way."""
 
-    Attributes:
-        label: what the line calls it.
-        total: how many parts it has; None: nobody knows.
-        most: whether it may be over before all of its parts are done.
-        done: how many of them are done.
-        note: a figure that is worth a look meanwhile.
-    """
-
-    label: str
-    total: int | None = None
-    most: bool = False
-    done: float = 0
-    note: str = ""
+    label: str  # what the line calls it
+    total: int | None = None  # how many parts it has; None: nobody knows
+    most: bool = False  # whether it may be over before all of its parts are done
+    done: float = 0  # how many of them are done
+    note: str = ""  # a figure that is worth a look meanwhile
     _since: tuple[float, float] = field(default_factory=lambda: (0, time.monotonic()))
     _last: float = field(default_factory=time.monotonic)
 

@@ -332,7 +332,9 @@ class Peers:
         for other in sorted(self._staying):
             pid, host = store.get(f"peer-{other}").decode().split(" ", 1)
             if host == socket.gethostname():
-                self._processes[other] = int(pid), _process(int(pid))
+                self._processes[other] = int(pid), None
+                with suppress(psutil.NoSuchProcess):
+                    self._processes[other] = int(pid), psutil.Process(int(pid))
 
     def look(self) -> str | None:
         """What has become of the first process that is lost; None where none is."""
@@ -376,12 +378,6 @@ class Peers:
     def _hear_who_left(self) -> None:
         with suppress(RuntimeError):
             self._staying -= {r for r in self._staying if self._store.check([f"left-{r}"])}
-
-
-def _process(pid: int) -> psutil.Process | None:
-    with suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid)
-    return None
 
 
 def _state(process: psutil.Process | None) -> str | None:

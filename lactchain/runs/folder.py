@@ -24,16 +24,8 @@ from lactchain.models.weights import resolve_weights
 from lactchain.runs.console import nothing_under_way
 from lactchain.runs.preflight import READ, unread_models
 from lactchain.runs.process import describe_environment, refuse_unless_inexact
-from lactchain.storage import files
-from lactchain.storage.manifests import (
-    CARD,
-    MANIFEST,
-    RUN_FILE,
-    is_run,
-    is_same_place,
-    read_run_file,
-    write_run_file,
-)
+from lactchain.storage import files, manifests
+from lactchain.storage.manifests import MANIFEST, RUN_FILE, is_run
 
 RECORDS = ("metrics.jsonl", "evaluations.json", "lineage.jsonl")
 """Files in which a run tells what became of it; its end vouches for them."""
@@ -101,7 +93,7 @@ def prepare_folder(directory: Path, settings: Mapping[str, Any], config: Any) ->
             "inputs": inputs,
             "config": settings,
         }
-        write_run_file(directory, about)
+        manifests.write_run_file(directory, about)
         files.atomic_write(directory / "config.yaml", to_yaml(settings))
         _drop_torn_line(directory / "metrics.jsonl")
         if begun and not is_over and nothing_under_way():
@@ -113,7 +105,7 @@ def prepare_folder(directory: Path, settings: Mapping[str, Any], config: Any) ->
 def _run_in(directory: Path) -> dict[str, Any]:
     """What is known of the run in a folder; nothing where the folder is empty."""
     if is_run(directory):
-        return {"config": {}} | read_run_file(directory)
+        return {"config": {}} | manifests.read_run_file(directory)
     # A hidden file counts for nothing, but a hidden folder is somebody's, such as `.git`.
     inside = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
     found = {p.relative_to(directory).parts[0] for p in inside if p.name[0] != "."} - {"lock"}
@@ -211,7 +203,7 @@ def _check_changes(directory: Path, before: Mapping[str, Any], now: Mapping[str,
     folder = (before.get("run") or {}).get("run_dir")
     lines, refused = [], []
     for key, (old, new) in differences(before, now).items():
-        if folder is None or not is_same_place(old, folder, new, directory):
+        if folder is None or not manifests.is_same_place(old, folder, new, directory):
             line = f"{key} was {old!r}, now {new!r}"
             (refused if HARMLESS.isdisjoint(key.split(".")) else lines).append(line)
     if refused:
@@ -246,7 +238,7 @@ def _checksums(path: Path) -> dict[str, str]:
     """A checksum of each file; not of hidden ones and of a card, which nobody reads."""
     found = {}
     for file in [path] if path.is_file() else files.files_below(path):
-        if file.is_file() and file.name != CARD:
+        if file.is_file() and file.name != manifests.CARD:
             digest = hashlib.sha256()
             files.take_sample(digest, file)
             name = file.name if file == path else file.relative_to(path).as_posix()
@@ -255,11 +247,7 @@ def _checksums(path: Path) -> dict[str, str]:
 
 
 def check_inputs(recorded: Mapping[str, Mapping[str, str]], found: Inputs, run: Path) -> None:
-    """Compares the files of two `inputs_of`.
-
-    Raises:
-        DataError: one is not as it was, or was not there.
-    """
+    """Compares the files of two `inputs_of`; `DataError` where one is new, or not as it was."""
     for key in recorded.keys() & found.keys():
         before, now = recorded[key], found[key]
         names = sorted(before.keys() | now.keys(), key=lambda name: (MANIFEST not in name, name))

@@ -21,14 +21,8 @@ from lactchain.storage.manifests import is_run, read_run_file, result_of, run_ar
 
 Config = TypeVar("Config")
 
-RESULTS = {
-    "adapter": "actor",
-    "checkpoint": "critic",
-    "critic": "critic",
-    "values": "values",
-    "trajectories": "trajectories",
-    "pairs": "pairs",
-}
+RESULTS = {name: name for name in ("critic", "values", "trajectories", "pairs")}
+RESULTS |= {"adapter": "actor", "checkpoint": "critic"}
 """Settings that name a folder, and which result of a run is meant where it is one."""
 READ = {"model", "data", "panel", *RESULTS}
 """Settings that name a file or folder which is read."""
@@ -42,12 +36,8 @@ log = logging.getLogger(__name__)
 def look_up(config: Config, may_be_missing: bool = False) -> Config:
     """The configuration with the results of runs in the place of their folders.
 
-    Args:
-        may_be_missing: whether folders and models need not be there, as for an estimate.
-
-    Raises:
-        ConfigError: there is no such environment.
-        DataError: a folder or a model is not there.
+    `ConfigError` where there is no such environment, and `DataError` where a folder or a model is
+    not there, unless it `may_be_missing`, as for an estimate.
     """
     unread = frozenset(unread_models(vars(config)))
 
@@ -114,10 +104,7 @@ def _warn_of_other_words(config: Any) -> None:
             log.warning(
                 "actor.model: %s was trained with environment.%s %s, and is asked with %s; "
                 "its answers may be no chains",
-                actor.adapter or actor.model,
-                name,
-                before,
-                now,
+                *(actor.adapter or actor.model, name, before, now),
             )
 
 

@@ -253,10 +253,8 @@ def _request_stop(number: int, _: FrameType | None) -> None:
 def seed_everything(seed: int, threads: int | None = None) -> None:
     """Seeds python, numpy and torch, and sets what torch computes by.
 
-    An environment may have set other threads, which decide how sums are split, or types.
-
-    Args:
-        threads: None: as many as the cores that this process may use.
+    An environment may have set other threads, which decide how sums are split, or types. None: as
+    many `threads` as the cores that this process may use.
     """
     import torch
 
@@ -275,10 +273,8 @@ def seed_everything(seed: int, threads: int | None = None) -> None:
 
 def num_cores() -> int:
     """Cores that this process may use, its share where a launcher has started several."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 

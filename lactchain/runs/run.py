@@ -23,16 +23,9 @@ from lactchain.runs import distributed
 from lactchain.runs.console import nothing_under_way
 from lactchain.runs.folder import RECORDS, prepare_folder, redact
 from lactchain.runs.process import refuse_unless_inexact
-from lactchain.storage import files
+from lactchain.storage import files, manifests
 from lactchain.storage.checkpoints import prune_checkpoints
-from lactchain.storage.manifests import (
-    describe,
-    is_run,
-    read_run_file,
-    verify_if_described,
-    write_run_file,
-    write_with_manifest,
-)
+from lactchain.storage.manifests import describe, is_run, verify_if_described, write_with_manifest
 
 SECONDS_BETWEEN_NOTES = 10.0
 """How often a run notes how long it has worked, as it logs; a kill loses what came after."""
@@ -103,7 +96,7 @@ class Run(AbstractContextManager["Run"]):
                 refusal = error
         if distributed.any_of(refusal is not None):
             raise refusal or ConfigError(f"{directory}: rank 0 cannot work in this folder")
-        found = read_run_file(directory) if is_run(directory) else {}
+        found = manifests.read_run_file(directory) if is_run(directory) else {}
         if distributed.any_of(found != distributed.of_main(found)):
             raise ConfigError(
                 f"{directory.absolute()}: not all processes see what rank 0 writes there; expected "
@@ -206,11 +199,7 @@ class Run(AbstractContextManager["Run"]):
                     run._note_time()
 
     def log_once(self, metrics: Mapping[str, Any], step: int) -> Mapping[str, Any]:
-        """The same, unless that step has such a record: a part that is repeated is silent.
-
-        Returns:
-            The record that there is.
-        """
+        """Logs, unless that step has such a record, as of a repeated part; the record there is."""
         if distributed.is_main():
             for record in read_metrics(self.directory):
                 if record["step"] == step and metrics.keys() <= record.keys():
@@ -221,12 +210,12 @@ class Run(AbstractContextManager["Run"]):
     @property
     def environment(self) -> dict[str, Any]:
         """What `environment.json` says of where the run works."""
-        return read_run_file(self.directory)
+        return manifests.read_run_file(self.directory)
 
     def note(self, **facts: Any) -> None:
         """Adds to `environment.json` what only a stage finds out; it stays when the run goes on."""
         if distributed.is_main():
-            write_run_file(self.directory, self.environment | facts)
+            manifests.write_run_file(self.directory, self.environment | facts)
 
     def mark_metrics(self) -> dict[str, Any]:
         """Size and checksum of `metrics.jsonl` as it has reached the disk now: for a checkpoint."""
@@ -241,8 +230,7 @@ class Run(AbstractContextManager["Run"]):
     def truncate_metrics(self, step: int, mark: Mapping[str, Any] | None = None) -> None:
         """Drops the records after a step, when a run resumes from there.
 
-        Raises:
-            DataError: those before it are not as `mark_metrics` found them, or a line is no JSON.
+        `DataError` where those before it are not as `mark_metrics` found them, or are no JSON.
         """
         path = self.directory / "metrics.jsonl"
         if not distributed.is_main():
@@ -282,11 +270,7 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """What a run ended with.
-
-    Raises:
-        DataError: it, or what the run wrote on the way (`RECORDS`), is not as it was then.
-    """
+    """What a run ended with; `DataError` where it, or one of its `RECORDS`, was changed."""
     path = run_dir / "summary.json"
     manifest = verify_if_described(path, "remove it and give the same command to finish again")
     for name, description in manifest.get("beside", {}).items():
@@ -301,12 +285,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 class OptionalTracker:
-    """Hands calls on to a tracker until one of them fails.
-
-    Args:
-        make: makes the tracker, which may fail too.
-        name: what the warning calls it.
-    """
+    """Hands calls on to the tracker of this name, until making it or one of the calls fails."""
 
     def __init__(self, make: Callable[[], Any], name: str) -> None:
         self._name = name
@@ -325,9 +304,7 @@ class OptionalTracker:
         except Exception as error:  # noqa: BLE001  - of whatever kind: it is no part of the run
             log.warning(
                 "%s failed (%s: %s): the run goes on without it, and metrics.jsonl has all figures",
-                self._name,
-                type(error).__name__,
-                error,
+                *(self._name, type(error).__name__, error),
             )
             self._tracker = None
             return None

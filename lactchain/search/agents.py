@@ -34,11 +34,7 @@ CERTIFYING_EPISODES = 50
 
 
 class AgentSpecies(Species):
-    """Classic agents of one kind that evolve from a config.
-
-    Attributes:
-        envs: what the member in each place of a generation plays.
-    """
+    """Classic agents of one kind that evolve from a config; `envs` are what each place plays."""
 
     stored = "num_env_steps", "envs"
 
@@ -61,11 +57,7 @@ class AgentSpecies(Species):
         return learnt_by(self.kind(config, *self.spaces, seed=[self.seed, place]))
 
     def train(self, members: Sequence[Individual], generation: int) -> list[dict[str, Any]]:
-        """Trains each member for a generation's steps at least.
-
-        Raises:
-            Interrupted: the process was asked to stop.
-        """
+        """Trains each for a generation's steps at least; `Interrupted` when asked to stop."""
         before = sum(envs.num_env_steps for envs in self.envs)
         states = [self._train(member, place, generation) for place, member in enumerate(members)]
         self.num_env_steps += sum(envs.num_env_steps for envs in self.envs) - before

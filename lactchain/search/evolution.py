@@ -31,13 +31,8 @@ from lactchain.config.bounds import tunable_values, with_tunables
 from lactchain.config.parsing import with_values
 from lactchain.runs.console import GrowingTable, under_way
 from lactchain.runs.run import Run
-from lactchain.search.mutations import (
-    Change,
-    Child,
-    draw_config,
-    mutate_tunables,
-    searched_tunables,
-)
+from lactchain.search import mutations
+from lactchain.search.mutations import Change, Child
 from lactchain.search.settings import MUTATIONS, EvolutionConfig
 from lactchain.storage.files import append_json_lines, write_json_lines
 
@@ -46,27 +41,16 @@ ELITE, NEWCOMER = "elite", "newcomer"
 
 @dataclass(frozen=True)
 class Individual:
-    """A member in one generation.
+    """A member in one generation."""
 
-    Attributes:
-        id: number of the generation times the population's size plus the place.
-        parent: id of the member that it comes from; None for newcomers.
-        mutation: newcomer, elite (the fittest so far, unchanged), or a kind of mutation.
-        state: what it has learnt, as its species holds it.
-        fitness: mean return of the evaluation after it trained; the champion's, of all its
-            evaluations.
-        parent_fitness: the same of its parent, when it was chosen.
-        num_evaluations: how many there were.
-    """
-
-    id: int
-    parent: int | None
-    mutation: str
+    id: int  # number of the generation times the population's size plus the place
+    parent: int | None  # id of the member that it comes from; None for newcomers
+    mutation: str  # newcomer, elite (the fittest so far, unchanged), or a kind of mutation
     change: Change
     config: Any
-    state: Any
-    fitness: float | None = None
-    parent_fitness: float | None = None
+    state: Any  # what it has learnt, as its species holds it
+    fitness: float | None = None  # mean return after it trained; the champion's, of all evaluations
+    parent_fitness: float | None = None  # of its parent, when it was chosen
     num_evaluations: int = 0
 
     def judged(self, fitness: float) -> Self:
@@ -85,13 +69,8 @@ class Species(Stored, ABC):
     """What evolves: how members come to be, learn, are judged and change.
 
     What is stored is what the next generation depends on beside the members. A state, of what a
-    member has learnt, is of arrays and what JSON can hold.
-
-    Args:
-        config: a `SearchConfig`.
-
-    Raises:
-        ConfigError: there is no such tunable, or its given value is out of its range.
+    member has learnt, is of arrays and what JSON can hold. It is made from a `SearchConfig`;
+    `ConfigError` where there is no such tunable, or its given value is out of its range.
 
     Attributes:
         given: what members' configs come from, by tunables, architecture and activation.
@@ -102,7 +81,7 @@ class Species(Stored, ABC):
         self.given, self.space, self.settings = config.subject, config.space, config.evolution
         self.num_env_steps = 0
         present = tunable_values(self.given)
-        searched = searched_tunables(self.given, self.space.tunables)
+        searched = mutations.searched_tunables(self.given, self.space.tunables)
         with_tunables(self.given, {name: present[name] for name in searched})  # refuses some
 
     @abstractmethod
@@ -125,17 +104,16 @@ class Species(Stored, ABC):
     def save(self, champion: Individual, folder: Path) -> dict[str, Any]:
         """Writes what a search would return now, unless it is kept elsewhere.
 
-        Returns:
-            What a summary says of it beside its tunables.
+        Returns what a summary says of it beside its tunables.
         """
 
     def newcomer(self, place: int, rng: np.random.Generator) -> Child:
         """A member without a parent; see `EvolutionConfig.start` for its config."""
         config, change, settings = self.given, {}, self.settings
         if settings.start == "drawn":
-            config = draw_config(config, self.space, rng)
+            config = mutations.draw_config(config, self.space, rng)
         elif place:
-            config, change = mutate_tunables(config, self.space, settings.mutation, rng)
+            config, change = mutations.mutate_tunables(config, self.space, settings.mutation, rng)
         return Child(config, self.untrained(config, place), change)
 
     def mutate(self, kind: str, parent: Individual, rng: np.random.Generator) -> Child | None:
@@ -143,7 +121,7 @@ class Species(Stored, ABC):
         if kind != "hyper":
             return None
         settings = self.settings.mutation
-        config, change = mutate_tunables(parent.config, self.space, settings, rng)
+        config, change = mutations.mutate_tunables(parent.config, self.space, settings, rng)
         return Child(config, parent.state, change)
 
     def keep(self, members: Sequence[Individual]) -> None:
@@ -155,27 +133,19 @@ class Species(Stored, ABC):
 
 @dataclass
 class Evolution(Stored):
-    """A population of one species under selection.
-
-    Attributes:
-        target: mean return at which a search is done; None: it goes through all generations.
-        number: the next generation.
-        members: its members, not trained yet.
-        champion: the fittest so far, as it was when it was first evaluated.
-        certified: mean return of the champion over fresh episodes, where the target was met.
-        lineage: a record for each member so far: who came from whom, by what, with what gain.
-    """
+    """A population of one species under selection."""
 
     stored = "number", "certified", "lineage", "species"
 
     species: Species
     config: EvolutionConfig
     seed: int = 0
-    target: float | None = None
-    number: int = 0
-    members: list[Individual] = field(default_factory=list)
-    champion: Individual | None = None
-    certified: float | None = None
+    target: float | None = None  # mean return at which it is done; None: after all generations
+    number: int = 0  # the next generation
+    members: list[Individual] = field(default_factory=list)  # of it, not trained yet
+    champion: Individual | None = None  # the fittest so far, as it was when it was first evaluated
+    certified: float | None = None  # its mean return over fresh episodes, where the target was met
+    # A record for each member so far: who came from whom, by what, with what gain.
     lineage: list[dict[str, Any]] = field(default_factory=list)
 
     @property

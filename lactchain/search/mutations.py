@@ -31,11 +31,7 @@ class Child(NamedTuple):
 
 
 def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
-    """The tunables of these names (none: all) of those parts that the config has.
-
-    Raises:
-        ConfigError: the class has no such tunable.
-    """
+    """Tunables of these names (none: all), of parts that there are; `ConfigError` for unknown."""
     known, present = tunables(type(config)), tunable_values(config)
     for name in names:
         if name not in known:
@@ -46,8 +42,7 @@ def searched_tunables(config: Any, names: Sequence[str]) -> dict[str, Tunable]:
 def draw_config(config: Any, space: SpaceConfig, rng: np.random.Generator) -> Any:
     """A config whose searched tunables, architecture and activation are drawn from their ranges.
 
-    Raises:
-        ConfigError: the config class refuses whatever is drawn.
+    `ConfigError` where the config class refuses whatever is drawn.
     """
     if space.architectures:
         hidden = space.architectures[rng.integers(len(space.architectures))]

@@ -170,14 +170,10 @@ class Rounds:
         self.critic = str(Path(stage.run.run_dir) / "critic")
 
     def train_actor(self, number: int) -> bool:
-        """Pairs of the actor's completions, and SimPO on them.
+        """Pairs of the actor's completions, and SimPO on them; whether there was anything to learn.
 
-        Returns:
-            Whether there was something to learn: not where it says one thing to each state,
-            however hot it is asked.
-
-        Raises:
-            CollapseError: there is nothing to prefer among different completions.
+        There is not where it says one thing to each state, however hot it is asked. `CollapseError`
+        where there is nothing to prefer among different completions.
         """
         stage = self._improvement(number)
         try:

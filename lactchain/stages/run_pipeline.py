@@ -30,17 +30,11 @@ from lactchain.runs import distributed
 from lactchain.runs.console import console, figures, plain, under_way
 from lactchain.runs.process import is_dry_run, on_processes
 from lactchain.runs.run import Run
+from lactchain.stages import stage_run
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import Rounds
 from lactchain.stages.sizing import RULES, fill, is_null
-from lactchain.stages.stage_run import (
-    BatchSettings,
-    dry_run,
-    require_numbers,
-    show_place,
-    stage,
-    write_page,
-)
+from lactchain.stages.stage_run import BatchSettings, dry_run, stage, write_page
 from lactchain.stages.world_facts import measure_world
 from lactchain.storage.files import read_json, to_json
 from lactchain.storage.manifests import verify_if_described, write_with_manifest
@@ -128,7 +122,7 @@ def sized(config: RunPipelineConfig, run: Run | None = None) -> RunPipelineConfi
             config = with_values(config, read_json(path)["settings"])
         else:
             config = _measured(config, path)
-    require_numbers(config)
+    stage_run.require_numbers(config)
     return config
 
 
@@ -164,7 +158,7 @@ def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
         verdict = f"{best} has met the target"
     actor = summary["actor"]["adapter"] or summary["actor"]["model"]
     figures(f"{config.run.run_dir}: {verdict}", summary | {"actor": actor})
-    show_place(config)
+    stage_run.show_place(config)
     for purpose, line in next_commands(config, summary["actor"]).items():
         console.print(plain(f"{purpose}:\n  {line}"), soft_wrap=True)
 

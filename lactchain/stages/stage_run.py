@@ -30,19 +30,12 @@ log = logging.getLogger(__name__)
 
 
 class BatchSettings(NamedTuple):
-    """The settings of a batch, dotted.
+    """The settings of a batch, dotted."""
 
-    Attributes:
-        rows: how many; of a `batch_size` the model learns, unless it is frozen.
-        tokens: the longest text of the model, whose setting it is.
-        texts: completions behind each prompt.
-        heads: of token values, over the vocabulary; where there are two, a target has as many.
-    """
-
-    rows: str
-    tokens: str
-    texts: int = 1
-    heads: int = 0
+    rows: str  # how many; of a `batch_size` the model learns, unless it is frozen
+    tokens: str  # the longest text of the model, whose setting it is
+    texts: int = 1  # completions behind each prompt
+    heads: int = 0  # of token values, over the vocabulary; of two, a target has as many
 
 
 @contextmanager
@@ -85,7 +78,8 @@ def stage(
     """Opens the run folder of a stage for its work, unless that is done, and prints its figures.
 
     The work is done where the run has no `outcome`. A stage that is part of another one prints
-    nothing: it is a word on the live line. A dry run has an outcome, which is empty.
+    nothing: it is a word on the live line. A dry run has an outcome, which is empty. `ConfigError`
+    where the folder is another run's, or the device has no more memory.
 
     Args:
         title: of the table of figures, and on the live line.
@@ -94,14 +88,11 @@ def stage(
         report: whether a page is written of the finished folder.
         fills_nulls: whether the work puts numbers in the place of nulls (`stages.sizing`).
         closing: prints what people see at the end; None: the figures.
-
-    Raises:
-        ConfigError: the folder is another run's, or the device has no more memory.
     """
-    alone, dry = nothing_under_way(), is_dry_run()
+    alone = nothing_under_way()
     if not fills_nulls:
         require_numbers(config)
-    if dry:
+    if is_dry_run():
         run = Run(Path(config.run.run_dir), {"run_id": ""}, lock=None)  # its folder is not made
         run.outcome = dry_run(config, batches)
         yield run

@@ -132,8 +132,7 @@ def _fit(
     if found.r2 < first.r2:
         log.warning(
             "critic: the steps are taken back: the R2 of folds fell from %.5f to %.5f",
-            first.r2,
-            found.r2,
+            *(first.r2, found.r2),
         )
         frozen = replace(config, critic=replace(config.critic, frozen=True))
         trainer = critic_trainer(frozen, trajectories, run)

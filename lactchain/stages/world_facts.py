@@ -29,35 +29,20 @@ BY_MODEL, BY_PLAY = "its exact model", "random play"
 
 @dataclass(frozen=True)
 class WorldFacts:
-    """What the rules go by.
+    """What the rules go by."""
 
-    Attributes:
-        num_states: states that are told apart; with a history, texts.
-        num_actions: actions to choose from.
-        path_length: actions that a solved episode takes, in the mean over start states.
-        longest_path: the same, of the start state that needs most.
-        reward_scale: root mean square of what a good player earns from a state, in return units.
-        worst_reward: the worst that an action can earn.
-        max_chains: completions after which an episode is cut where no number is given.
-        has_chance: whether an action can have several outcomes.
-        source: how it is known: `BY_MODEL` or `BY_PLAY`.
-        tells_success: whether the world says which endings are good.
-        by_reward: whether rewards beside the goal decide what is best (`exact.goes_by_reward`).
-        num_ways: different best ways to the end, of all states; 0 where they are not known.
-    """
-
-    num_states: int
-    num_actions: int
-    path_length: float
-    longest_path: int
-    reward_scale: float
-    worst_reward: float
-    max_chains: int
-    has_chance: bool
-    source: str
-    tells_success: bool = True
-    by_reward: bool = False
-    num_ways: int = 0
+    num_states: int  # that are told apart; with a history, texts
+    num_actions: int  # to choose from
+    path_length: float  # actions that a solved episode takes, in the mean over start states
+    longest_path: int  # the same, of the start state that needs most
+    reward_scale: float  # root mean square of what a good player earns from a state, as returns
+    worst_reward: float  # the worst that an action can earn
+    max_chains: int  # completions after which an episode is cut where no number is given
+    has_chance: bool  # whether an action can have several outcomes
+    source: str  # how it is known: `BY_MODEL` or `BY_PLAY`
+    tells_success: bool = True  # whether the world says which endings are good
+    by_reward: bool = False  # whether rewards beside the goal decide (`exact.goes_by_reward`)
+    num_ways: int = 0  # different best ways to the end, of all states; 0: they are not known
 
     def __str__(self) -> str:
         dice = ", with chance" if self.has_chance else ""

@@ -287,11 +287,7 @@ def write_json_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> 
 def append_json_lines(
     path: str | Path, records: Iterable[Mapping[str, Any]], synced: bool = False
 ) -> None:
-    """Adds objects, each on a line of its own, to a file.
-
-    Args:
-        synced: whether they have reached the disk when this returns; for what is read back.
-    """
+    """Adds objects to a file, a line each; if `synced`, to be read back, they reach the disk."""
     text, is_new = _lines(records), not os.path.exists(path)
     with disk_errors(path, len(text)):
         with open(path, "a", encoding="utf-8") as file:

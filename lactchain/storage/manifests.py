@@ -55,12 +55,9 @@ def origin(path: str | Path) -> dict[str, Any]:
 
 
 def result_of(path: str | Path, name: str) -> Path:
-    """The folder of a result: as given, or the one of that name in a run.
+    """The folder of a result: as given, or the one of that name in a run; `DataError` if none is.
 
     A pipeline's episodes and pairs are those that its critic and its actor have learnt from.
-
-    Raises:
-        DataError: there is no such folder, or the run has none of that name.
     """
     path = Path(path)
     is_there = Path.exists if name in ("pairs", "trajectories") else Path.is_dir
@@ -201,9 +198,8 @@ def read_with_manifest(path: str | Path) -> tuple[bytes, dict[str, Any], bool]:
 def verify_if_described(path: str | Path, mend: str) -> dict[str, Any]:
     """The manifest beside a file; nothing where there is none, as may be outside of runs.
 
-    Raises:
-        DataError: the file is not as it says, or one of a run has none; `mend` tells how to come by
-            another file.
+    `DataError` where the file is not as it says, or one of a run has none; `mend` tells how to come
+    by another file.
     """
     beside = manifest_beside(path)
     if beside.is_file():
