@@ -10,16 +10,17 @@ class LactChainError(Exception):
 
     exit_code = 1
 
-    def __init_subclass__(cls, exit_code: int | None = None) -> None:
-        cls.exit_code = exit_code or cls.exit_code
 
-
-class ConfigError(LactChainError, exit_code=2):
+class ConfigError(LactChainError):
     """The configuration, or the run folder it points at, cannot be used."""
 
+    exit_code = 2
 
-class DataError(LactChainError, exit_code=3):
+
+class DataError(LactChainError):
     """A checkpoint, an adapter, a model or a data file is damaged or does not belong here."""
+
+    exit_code = 3
 
 
 class NoPairsError(DataError):
@@ -33,28 +34,40 @@ class NoPairsError(DataError):
         self.agree = agree
 
 
-class NonFiniteError(LactChainError, exit_code=4):
+class NonFiniteError(LactChainError):
     """A loss, gradient, reward or observation is NaN or infinite."""
 
+    exit_code = 4
 
-class DiskError(LactChainError, exit_code=5):
+
+class DiskError(LactChainError):
     """Something could not be written; whatever writes files may raise it."""
 
+    exit_code = 5
 
-class EnvironmentFault(LactChainError, exit_code=6):
+
+class EnvironmentFault(LactChainError):
     """An environment raised, hung, or broke Gymnasium's API."""
 
+    exit_code = 6
 
-class ProcessLost(LactChainError, exit_code=6):
+
+class ProcessLost(LactChainError):
     """Another process of the launch has ended, and the work cannot go on without it."""
 
+    exit_code = 6
 
-class CollapseError(LactChainError, exit_code=7):
+
+class CollapseError(LactChainError):
     """What learns has stopped learning, and unlearns what it could."""
 
+    exit_code = 7
 
-class ServerError(LactChainError, exit_code=8):
+
+class ServerError(LactChainError):
     """A server that generates is not there, refuses, or answers what cannot be used."""
+
+    exit_code = 8
 
 
 class Interrupted(LactChainError):
