@@ -176,10 +176,7 @@ def greedy_share(env: LanguageEnv, read: Callable[[], Sequence[Trajectory]]) -> 
     """`expected_value`, `optimum_value` and `of_optimum` of greedy episodes without dice.
 
     As in `expected_figures`, over practised starts. Nothing where the shortest path to the goal is
-    best, so that other figures say how good a player is.
-
-    Args:
-        read: gives the episodes, which in most worlds nobody asks for.
+    best, so that other figures say how good a player is: then the episodes are not even `read`.
     """
     if env.view.model is None or env.view.states is None:
         return {}

@@ -78,12 +78,8 @@ def sample_completions(
 ) -> list[Sample]:
     """Completions that are spread evenly over the states that may be practised.
 
-    Args:
-        folder: of the files, which the processes share out, and a killed run keeps; without one
-            there are no files, and each process samples all.
-
-    Raises:
-        Interrupted: a signal asked to stop; finished files are kept.
+    The processes share them out, by files in `folder`, which are kept, also where a signal asked to
+    stop (`Interrupted`). Without a folder each process samples all, and writes nothing.
     """
     states, at_once = sampled_states(rollouts.env, num_samples, seed), rollouts.num_envs
     parse = rollouts.env.extractor.parse

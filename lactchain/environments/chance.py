@@ -31,10 +31,8 @@ def best_chains(
 
     Policy iteration (Howard 1960) with chains as options (Sutton, Precup, Singh 1999), as in
     `policy_values`. Among equally good chains the shortest, and of these the one whose first
-    differing action has the lowest number.
-
-    Raises:
-        ValueError: `gamma` is 1, and a policy on the way never ends an episode.
+    differing action has the lowest number. `ValueError` if `gamma` is 1, and a policy on the way
+    never ends an episode.
     """
     chains = exact.all_chains(model.next_state.shape[1], max_chain_length)
     padded, values = exact.pad_chains(chains), np.zeros(len(model.terminal))
@@ -128,15 +126,9 @@ def _read_only(values: np.ndarray, model: TabularModel) -> np.ndarray:
 def play_chains(
     model: TabularModel, starts: np.ndarray, chains: np.ndarray, gamma: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where B chains lead, each played open loop from a start of its own, and what they earn.
+    """How likely each of the S states is after each of B chains (B, S); expected rewards (B,).
 
-    Args:
-        starts: (B,) numbers of states.
-        chains: (B, L) actions, padded with −1.
-        gamma: discount of each action's reward, from the first action of the chain on.
-
-    Returns:
-        How likely each of the S states is after each chain (B, S); expected rewards (B,).
+    They are played as in `exact.ends_of_chains`, which also says what the arguments are.
     """
     (played, states, weights), rewards = exact.ends_of_chains(model, starts, chains, gamma)
     reach = np.zeros((len(starts), len(model.terminal)))
