@@ -175,7 +175,7 @@ class Trajectory:
         return tuple(max(1, len(info["executed"])) for info in self.infos[1:])
 
     def chain_rewards(self, gamma: float, discount_per: str = "action") -> np.ndarray:
-        """Reward r_t of each chain (T,): Σ_j γ^j r_{t,j}, or the plain sum if γ is per chain.
+        """Reward r_t of each chain (T,), an option: Σ_j γ^j r_{t,j}, or Σ_j r_{t,j} (`Discount`).
 
         What the chain as a whole earned beside its actions (a penalty for an unparsable completion,
         a cost per call) is not discounted: it falls due when the completion is given.

@@ -131,7 +131,7 @@ def warn(figures: Mapping[str, Any], before: bool = False) -> None:
 
 
 def loss(evaluations: Sequence[Mapping[str, Any]], figures: Mapping[str, Any]) -> dict[str, float]:
-    """`success_lost`: which share of the best success of the rounds before one has lost."""
+    """`success_lost`: the share of the best success of rounds before that is lost, if enough is."""
     lost = _success_lost(evaluations[best_round(evaluations)], figures)
     return {} if lost is None else {"success_lost": lost}
 

@@ -234,7 +234,7 @@ class Plays:
         return any(_seen(first[key]) != _seen(outcome) for key, outcome in second)
 
     def means(self, num_candidates: int, worth: Worth) -> np.ndarray:
-        """Mean earnings and scores (B, 2) over a completion's plays; K in a row are to one state."""
+        """Mean earnings and scores (B, 2) of completions, of which K in a row are to one state."""
         starts = range(0, len(self._keys), num_candidates)
         of_states = [self._keys[i : i + num_candidates] for i in starts]
         contests = [

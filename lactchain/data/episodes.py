@@ -82,7 +82,7 @@ def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Epi
 def sampled_states(
     env: LanguageEnv, count: int, seed: int, without: Sequence[State] = ()
 ) -> list[State]:
-    """States to learn in, uniform over all that may be practised, `without` some, to within one."""
+    """States to learn in, all but `without` that may be practised, equally often to within one."""
     left_out = {json.dumps(state) for state in without}
     states = [state for state in env.view_states() if state not in env.held_back]
     some = [s for s in states if json.dumps(s) not in left_out] if left_out else states
@@ -125,7 +125,7 @@ def sampled_starts(
 def all_episodes(
     env: LanguageEnv, seed: int, num_per_start: int = 1, starts: Sequence[State] | None = None
 ) -> list[Episode]:
-    """Episodes from every state in which one can begin, or `starts`, each with a seed of its own."""
+    """Episodes from every state in which one can begin, or `starts`, each with its own seed."""
     starts = env.start_states() if starts is None else [*starts]
     return [
         Episode(derive_seed(seed, "evaluation", i), state)

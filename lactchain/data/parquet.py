@@ -35,6 +35,7 @@ from lactchain.runs.console import under_way
 from lactchain.runs.process import stop_requested
 from lactchain.storage import manifests
 from lactchain.storage.files import make_folder
+from lactchain.storage.manifests import manifest_beside
 
 ROWS_PER_GROUP = 4096
 TEXT, NUMBER = pa.string(), pa.float64()
@@ -124,11 +125,7 @@ def is_ours(path: Path) -> bool:
     if path.suffix.lower() != ".parquet":
         return False
     has_others = any(path.parent.glob("*-of-*.manifest"))
-    return (
-        manifests.manifest_beside(path).is_file()
-        or has_others
-        or manifests.run_around(path) is not None
-    )
+    return manifest_beside(path).is_file() or has_others or manifests.run_around(path) is not None
 
 
 @dataclass(frozen=True)
@@ -227,7 +224,7 @@ def _parsed(texts: Sequence[str]) -> list[Mapping[str, Any]]:
 
 
 def _read_file(path: Path, kind: str, version: int) -> pa.Table:
-    if not manifests.manifest_beside(path).is_file():
+    if not manifest_beside(path).is_file():
         raise DataError(
             f"{path}: not a file of LactChain, or never completed: there "
             "is no manifest beside it; make it again (a folder of others' episodes is read where "
@@ -311,7 +308,7 @@ def work_through(
         shares.wait(watch)
     total: Counter[str] = Counter()
     for path in paths:
-        total.update(manifests.read_manifest(manifests.manifest_beside(path))["tally"])
+        total.update(manifests.read_manifest(manifest_beside(path))["tally"])
     return [row for path in paths for row in rows_as.read(path)], total
 
 

@@ -142,10 +142,10 @@ def make_pairs(
     Completions that read the same count as one, with the mean of their scores: in an environment
     with chance that is the better estimate, in any other it changes nothing.
 
-    Two chains teach choice, where their scores differ, and by `min_margin` (in return units). A
-    chain and what is none teach form, which a policy soon knows. Where there are both, form is
-    taught with the probability that a completion to that state is none. Saying nothing never pays:
-    it ranks behind every chain, and counts as at most `min_margin` less than the worst one.
+    Two chains teach choice, where their scores differ by `min_margin`, in return units, and are no
+    tie. A chain and what is none teach form, which a policy soon knows. Where there are both, form
+    is taught with the probability that a completion to that state is none. Saying nothing never
+    pays: it ranks behind every chain, and counts as at most `min_margin` less than the worst one.
 
     Returns:
         The pairs, and for each of `DROP_REASONS` that occurred how many states it cost. Together

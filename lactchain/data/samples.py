@@ -130,11 +130,11 @@ def retrieval_figures(
 
     Some `num_states` different observations are answered, and those whose completion is a chain are
     compared in batches of `BATCH`. `answered_rate`: share of the states to which it was one.
-    `retrieval_accuracy`: share of the completions that are most
-    probable behind their own prompt, or behind one to which the same was said. `retrieval_skill`:
-    how much of the way from chance to 1 that is; about 0 where a policy has stopped reading, as
-    also where it says one thing to everything. Neither where fewer than two got a chain.
-    The policy samples freely, at most `at_once` completions at once; observations may repeat.
+    `retrieval_accuracy`: share of the completions that are most probable behind their own prompt,
+    or behind one to which the same was said. `retrieval_skill`: how much of the way from chance to
+    1 that is; about 0 where a policy has stopped reading, as also where it says one thing to
+    everything. Neither where fewer than two got a chain. The policy samples freely, at most
+    `at_once` completions at once; observations may repeat.
     """
     distinct = list(dict.fromkeys(observations))
     order = np.random.default_rng([seed]).permutation(len(distinct))[:num_states]

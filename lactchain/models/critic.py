@@ -65,8 +65,8 @@ class EmbeddingCritic(HeadedModel):
     Attributes:
         trunk: the encoder with its head `score`.
         tokenizer: pads on the right.
-        settings: what the values mean: pooling, instruction, and the three that stand here too:
-        mode, gamma, discount_per: as in `lactchain.types.Critic`.
+        settings: what the values mean, how texts are pooled and which instruction they have.
+        mode, gamma, discount_per: of the values, as in `lactchain.types.Critic`.
         value_scale, value_offset: the head's output times the one and plus the other is the value,
             so that a head that was made for numbers around 0 and 1 also serves returns of 100.
     """
@@ -233,7 +233,8 @@ class EmbeddingCritic(HeadedModel):
         """V(s) of B observations (B,), or Q(s, chain) when `actions` are given.
 
         Equal texts are computed once, and texts of similar length together. `ValueError` if a
-        critic of states is given actions, or one of chains none; `NonFiniteError` by such values.
+        critic of states is given actions, or one of chains is not; `NonFiniteError` if it computes
+        NaN or infinities.
         """
         texts = self.texts(observations, actions)
         unique = list(dict.fromkeys(texts))
