@@ -175,12 +175,10 @@ class Trajectory:
         return tuple(max(1, len(info["executed"])) for info in self.infos[1:])
 
     def chain_rewards(self, gamma: float, discount_per: str = "action") -> np.ndarray:
-        """Reward r_t of each chain (T,): Σ_j γ^j r_{t,j}, or the plain sum if γ is per chain.
+        """Reward r_t of each chain (T,), an option: Σ_j γ^j r_{t,j}, or Σ_j r_{t,j} (`Discount`).
 
-        A chain is an option, and this its reward (Sutton, Precup & Singh 1999, "Between MDPs and
-        semi-MDPs", section 2). What the chain as a whole earned beside its actions (a penalty for
-        an unparsable completion, a cost per call) is not discounted: it falls due when the
-        completion is given.
+        What the chain as a whole earned beside its actions (a penalty for an unparsable completion,
+        a cost per call) is not discounted: it falls due when the completion is given.
         """
         if discount_per == "chain":
             return np.array(self.rewards)
@@ -190,10 +188,7 @@ class Trajectory:
         return np.array(discounted) + np.array(beside)
 
     def chain_discounts(self, gamma: float, discount_per: str = "action") -> np.ndarray:
-        """Discount of the state after each chain (T,): γ^{k_t}, or γ if γ is per chain.
-
-        An option of k actions lasts k time steps (the same section).
-        """
+        """Discount of the state after each chain of k_t actions (T,): γ^{k_t}, or γ per chain."""
         return Discount(gamma, discount_per).after(np.array(self.num_actions, dtype=float))
 
     def returns(

@@ -114,8 +114,7 @@ def _judged(figures: Mapping[str, Any], before: bool) -> Iterator[tuple[Alarm, s
 def fired(figures: Mapping[str, Any], before: bool = False) -> dict[str, bool]:
     """Which alarms the figures of a round set off; of those rules whose figure is among them.
 
-    Args:
-        before: the figures are those before the first round, of which not all rules judge.
+    Not all rules judge the figures `before` the first round.
     """
     return {rule.name: is_off for rule, *_, is_off in _judged(figures, before)}
 
@@ -132,11 +131,7 @@ def warn(figures: Mapping[str, Any], before: bool = False) -> None:
 
 
 def loss(evaluations: Sequence[Mapping[str, Any]], figures: Mapping[str, Any]) -> dict[str, float]:
-    """`success_lost`: which share of the best success so far a round has lost, if it is enough.
-
-    Args:
-        evaluations: of the rounds before.
-    """
+    """`success_lost`: the share of the best success of rounds before that is lost, if enough is."""
     lost = _success_lost(evaluations[best_round(evaluations)], figures)
     return {} if lost is None else {"success_lost": lost}
 
@@ -164,15 +159,10 @@ def first_rounds(rounds: Sequence[Sequence[str]]) -> dict[str, int]:
 def collapse(evaluations: Sequence[Mapping[str, Any]]) -> CollapseError | None:
     """What a run is to end with that unlearns; None for one that does not.
 
-    Two rules: more than half of the sampled completions are no chains, and ever more of them; or
-    success fell to less than half of the best so far, and the return with it, in two rounds, and
-    that of sampled play where that is known.
-
-    Args:
-        evaluations: figures before the first round, and after each.
-
-    Returns:
-        The rule, its figures, what to change, and the best round.
+    By the figures before the first round and after each. Two rules: more than half of the sampled
+    completions are no chains, and ever more of them; or success fell to less than half of the best
+    so far, and the return with it, in two rounds, and that of sampled play where that is known. The
+    error names the rule, its figures, what to change, and the best round.
     """
     diagnosis = _falls_silent(evaluations) or _forgets(evaluations)
     return diagnosis and _collapse(len(evaluations) - 1, *diagnosis, evaluations)
@@ -212,10 +202,8 @@ def _silence(figures: Mapping[str, Any]) -> float:
 
 
 def _forgets(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] | None:
-    best = best_round(evaluations)
-    if len(evaluations) - best < 3 or not all(
-        _is_lost(evaluations[best], figures) for figures in evaluations[-2:]
-    ):
+    best, lately = best_round(evaluations), evaluations[-2:]
+    if len(evaluations) - best < 3 or not all(_is_lost(evaluations[best], e) for e in lately):
         return None
     course = ", ".join(f"{practised(e, 'success_rate'):.3f}" for e in evaluations)
     mend = (
@@ -227,12 +215,8 @@ def _forgets(evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str] |
 def _is_lost(best: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
     """Whether less than half of the best round's success is left, and less of its return."""
     before, after = (f.get("selection/sampled/success_rate") for f in (best, figures))
-    earns_less = practised(figures, "episode_return") < practised(best, "episode_return")
-    return (
-        (_success_lost(best, figures) or 0.0) > 0.5
-        and (before is None or after < before)
-        and earns_less
-    )
+    falls = (_success_lost(best, figures) or 0.0) > 0.5 and (before is None or after < before)
+    return falls and practised(figures, "episode_return") < practised(best, "episode_return")
 
 
 def best_round(evaluations: Sequence[Mapping[str, Any]]) -> int:

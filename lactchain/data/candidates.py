@@ -80,9 +80,7 @@ def _worth(
     """Returns (S * K,) of completions that were played, and their advantages by a critic.
 
     They are discounted as the critic's values are, and without one by `FAR_SIGHTED` an action.
-
-    Args:
-        is_chain: (S, K) which of them are chains.
+    `is_chain` (S, K) says which of them are chains.
     """
     discount = Discount(FAR_SIGHTED)
     if critic is not None:

@@ -234,11 +234,7 @@ class Plays:
         return any(_seen(first[key]) != _seen(outcome) for key, outcome in second)
 
     def means(self, num_candidates: int, worth: Worth) -> np.ndarray:
-        """Mean earnings and scores (B, 2) over all plays of each completion.
-
-        Args:
-            num_candidates: K; so many completions in a row are to one state.
-        """
+        """Mean earnings and scores (B, 2) of completions, of which K in a row are to one state."""
         starts = range(0, len(self._keys), num_candidates)
         of_states = [self._keys[i : i + num_candidates] for i in starts]
         contests = [
@@ -269,17 +265,12 @@ class Plays:
     def _play(self, wanted: Mapping[Key, int]) -> list[tuple[Key, Trajectory]]:
         """So many more plays of each."""
         rows = [(key, self._counts[key] + i) for key, count in wanted.items() for i in range(count)]
-        seeds = [derive_seed(self.seed, "play", number) for _, number in rows]
-        decisions = [self._decisions[key] for key, _ in rows]
-        outcomes = self.rollouts.plays(
-            (*decision, seed) for decision, seed in zip(decisions, seeds, strict=True)
-        )
-        played = [(key, outcome) for (key, _), outcome in zip(rows, outcomes, strict=True)]
+        decisions = [(*self._decisions[key], derive_seed(self.seed, "play", n)) for key, n in rows]
+        outcomes = list(self.rollouts.plays(decisions))
         self._counts.update(wanted)
-        self.rollouts.tally["num_replayed_actions"] += sum(
-            len(outcome.infos[1]["executed"]) for _, outcome in played
-        )
-        return played
+        replayed = sum(len(outcome.infos[1]["executed"]) for outcome in outcomes)
+        self.rollouts.tally["num_replayed_actions"] += replayed
+        return [(key, outcome) for (key, _), outcome in zip(rows, outcomes, strict=True)]
 
 
 class _Contest:

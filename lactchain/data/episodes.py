@@ -82,16 +82,11 @@ def sampled_episodes(env: LanguageEnv, num_episodes: int, seed: int) -> list[Epi
 def sampled_states(
     env: LanguageEnv, count: int, seed: int, without: Sequence[State] = ()
 ) -> list[State]:
-    """States to learn in, uniform over all that may be practised, to within one of each.
-
-    Args:
-        without: states that are left out.
-    """
+    """States to learn in, all but `without` that may be practised, equally often to within one."""
     left_out = {json.dumps(state) for state in without}
     states = [state for state in env.view_states() if state not in env.held_back]
-    if left_out:
-        states = [state for state in states if json.dumps(state) not in left_out]
-    return go_round(states, count, seed)
+    some = [s for s in states if json.dumps(s) not in left_out] if left_out else states
+    return go_round(some, count, seed)
 
 
 def go_round(things: Sequence[Thing], count: int, seed: int) -> list[Thing]:
@@ -130,11 +125,7 @@ def sampled_starts(
 def all_episodes(
     env: LanguageEnv, seed: int, num_per_start: int = 1, starts: Sequence[State] | None = None
 ) -> list[Episode]:
-    """Episodes from every state in which one can begin, each with a seed of its own.
-
-    Args:
-        starts: from these instead.
-    """
+    """Episodes from every state in which one can begin, or `starts`, each with its own seed."""
     starts = env.start_states() if starts is None else [*starts]
     return [
         Episode(derive_seed(seed, "evaluation", i), state)
@@ -190,11 +181,8 @@ def recorded_texts(
 ) -> list[RecordedText]:
     """The different texts that were answered in episodes, in the order in which they came.
 
-    Args:
-        after_completion: leave out what episodes begin with.
-
-    Raises:
-        DataError: the episodes do not tell the states, or not what was remembered.
+    With `after_completion` but for what episodes begin with. `DataError` if the episodes do not
+    tell the states, or not what was remembered.
     """
     wanted = ["state"] if env.history == 1 else ["state", "remembered"]
     states: dict[str, list[State]] = {}

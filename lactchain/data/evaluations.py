@@ -139,8 +139,7 @@ def read_episodes(path: str | Path) -> list[EpisodeResult]:
 def write_pairs_after(path: str | Path, logprobs: Mapping[int, tuple[float, float]]) -> None:
     """Writes `pairs_after.json`: how probable a training has left the completions of some pairs.
 
-    Args:
-        logprobs: of chosen and rejected, each as a whole, by the place of the pair.
+    That is, log-probabilities of chosen and rejected, each as a whole, by the place of the pair.
     """
     _write(path, {"pairs": [[place, *both] for place, both in logprobs.items()]})
 
@@ -235,22 +234,16 @@ def success_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
         return {}
     solved = [result for result in results if result.success]
     known = [result for result in solved if result.shortest is not None]
-    shortest = sum(result.shortest for result in known)
+    shortest = sum(result.shortest for result in known) or math.nan
     return {
         "success_rate": len(solved) / len(results),
         "success_within_2_chains": sum(r.num_chains <= 2 for r in solved) / len(results),
-        "actions_over_shortest": sum(r.num_actions for r in known) / shortest
-        if shortest
-        else float("nan"),
+        "actions_over_shortest": sum(r.num_actions for r in known) / shortest,
     }
 
 
 def check_success_known(env: LanguageEnv, names: Iterable[str], key: str) -> None:
-    """Raises `ConfigError` if figures are to go by success, and the world does not say what it is.
-
-    Args:
-        key: of the setting that asks for them.
-    """
+    """Raises `ConfigError` if the setting `key` asks for success that the world does not tell."""
     asked = sorted({"success_rate", "success_within_2_chains", "actions_over_shortest"} & {*names})
     if asked and env.view.success is None:
         raise ConfigError(

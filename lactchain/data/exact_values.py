@@ -10,21 +10,8 @@ import pyarrow as pa
 
 from lactchain.data.evaluations import StateValues
 from lactchain.data.parquet import NUMBER, Format, work_through
-from lactchain.environments.chance import (
-    best_chains,
-    best_values,
-    play_chains,
-    with_bumps,
-    within_chains,
-)
-from lactchain.environments.exact import (
-    FAR_SIGHTED,
-    MAX_CHAINS,
-    TabularModel,
-    goes_by_reward,
-    pad_chains,
-    policy_values,
-)
+from lactchain.environments import chance, exact
+from lactchain.environments.exact import FAR_SIGHTED, TabularModel, pad_chains
 from lactchain.environments.extractors import Chain
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import tabular_model
@@ -62,7 +49,7 @@ class ExactPolicy:
 def can_enumerate(env: LanguageEnv) -> bool:
     """Whether there are few enough chains, and the view lists states and has an exact model."""
     known = env.view.states is not None and env.view.model is not None
-    return known and env.grammar.num_completions <= MAX_CHAINS
+    return known and env.grammar.num_completions <= exact.MAX_CHAINS
 
 
 def exact_policy(actor: "LanguageActor", env: LanguageEnv, folder: Path) -> ExactPolicy:
@@ -90,22 +77,11 @@ def critic_against_exact(critic: Critic, policy: ExactPolicy, env: LanguageEnv) 
     """
     states = env.view_states()
     observations = [env.reset(options={"state": state})[0] for state in states]
-    exact = policy_values(
-        env.view.model(env.env),
-        policy.chains,
-        policy.probabilities,
-        critic.gamma,
-        critic.discount_per,
-        env.invalid_penalty,
-        env.chain_cost,
-    )
-    return StateValues(
-        states=tuple(states),
-        critic=tuple(map(float, critic.values(observations))),
-        exact=tuple(map(float, np.asarray(exact))),
-        gamma=critic.gamma,
-        discount_per=critic.discount_per,
-    )
+    model, discount = env.view.model(env.env), (critic.gamma, critic.discount_per)
+    costs = env.invalid_penalty, env.chain_cost
+    true = exact.policy_values(model, policy.chains, policy.probabilities, *discount, *costs)
+    estimates = tuple(map(float, critic.values(observations)))
+    return StateValues(tuple(states), estimates, tuple(true.tolist()), *discount)
 
 
 def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> dict[str, float]:
@@ -131,8 +107,8 @@ def expected_figures(policy: Policy, env: LanguageEnv, at_once: int = 256) -> di
     longest, cost = env.grammar.max_chain_length, env.chain_cost
     limit = env.env.spec and env.env.spec.max_episode_steps
     most = min(env.max_chains, limit) if limit and longest == 1 else env.max_chains
-    success, returns = within_chains(model, most, longest, cost)
-    values, _ = best_chains(model, longest, FAR_SIGHTED, chain_cost=cost)
+    success, returns = chance.within_chains(model, most, longest, cost)
+    values, _ = chance.best_chains(model, longest, FAR_SIGHTED, chain_cost=cost)
     answers = _Answers(policy, env, model, at_once)
     figures = {
         "expected_success": answers.within(most, answers.goal),
@@ -167,9 +143,9 @@ class _Answers:
         readings = [env.extractor.parse(answer_of[text].text) for text in texts]
         legal = np.array([isinstance(reading, Chain) for reading in readings])
         chains = pad_chains([r.actions if isinstance(r, Chain) else () for r in readings])
-        starts, bumping = np.tile(model.non_terminal, 3), with_bumps(model)
-        reach, rewards = play_chains(bumping, starts, chains)
-        _, discounted = play_chains(bumping, starts, chains, FAR_SIGHTED)
+        starts, bumping = np.tile(model.non_terminal, 3), chance.with_bumps(model)
+        reach, rewards = chance.play_chains(bumping, starts, chains)
+        _, discounted = chance.play_chains(bumping, starts, chains, FAR_SIGHTED)
         here, refused = np.arange(len(starts)), len(starts) * 2 // 3
         # (M, M) probabilities of the texts after, where the episode goes on
         self._transition = np.zeros((len(starts),) * 2)
@@ -200,17 +176,15 @@ def greedy_share(env: LanguageEnv, read: Callable[[], Sequence[Trajectory]]) -> 
     """`expected_value`, `optimum_value` and `of_optimum` of greedy episodes without dice.
 
     As in `expected_figures`, over practised starts. Nothing where the shortest path to the goal is
-    best, so that other figures say how good a player is.
-
-    Args:
-        read: gives the episodes, which in most worlds nobody asks for.
+    best, so that other figures say how good a player is: then the episodes are not even `read`.
     """
     if env.view.model is None or env.view.states is None:
         return {}
     model = tabular_model(env.env, env.view)
-    if not goes_by_reward(model):
+    if not exact.goes_by_reward(model):
         return {}
-    best = best_values(model, env.grammar.max_chain_length, FAR_SIGHTED, chain_cost=env.chain_cost)
+    longest, cost = env.grammar.max_chain_length, env.chain_cost
+    best = chance.best_values(model, longest, FAR_SIGHTED, chain_cost=cost)
     played = [e for e in read() if e.infos[0]["state"] not in env.held_back]
     optimum = float(np.mean([best[model.row(e.infos[0]["state"])] for e in played]))
     value = float(np.mean([e.returns(FAR_SIGHTED)[0] for e in played]))

@@ -33,20 +33,17 @@ from lactchain.errors import DataError, Interrupted
 from lactchain.runs import distributed
 from lactchain.runs.console import under_way
 from lactchain.runs.process import stop_requested
+from lactchain.storage import manifests
 from lactchain.storage.files import make_folder
-from lactchain.storage.manifests import (
-    manifest_beside,
-    read_manifest,
-    read_with_manifest,
-    run_around,
-    write_with_manifest,
-)
+from lactchain.storage.manifests import manifest_beside
 
 ROWS_PER_GROUP = 4096
 TEXT, NUMBER = pa.string(), pa.float64()
 JSON = pa.json_()  # an object, which the file holds as text
 Row = TypeVar("Row")
 log = logging.getLogger(__name__)
+NO_PARQUET = pa.ArrowException, OSError, ValueError
+NO_ROWS = pa.ArrowException, AttributeError, LookupError, TypeError, ValueError, RecursionError
 
 SHARD = re.compile(r"\d{5}-of-(\d{5})\.parquet")
 encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -63,10 +60,7 @@ def write_table(
 
     The folder is made where there is none.
 
-    Args:
-        kind: what the rows are ("trajectories", "pairs"); readers refuse another kind.
-        version: schema version of that kind; readers refuse another one.
-        facts: what else the manifest records.
+    The manifest records some `facts` as well. `kind` and `version` are those of a `Format`.
     """
     buffer = io.BytesIO()
     pq.write_table(
@@ -79,7 +73,7 @@ def write_table(
     )
     make_folder(Path(path).parent)
     about = {"kind": kind, "version": version, **(facts or {})}
-    write_with_manifest(path, buffer.getvalue(), about)
+    manifests.write_with_manifest(path, buffer.getvalue(), about)
 
 
 def read_table(path: str | Path, kind: str, version: int) -> pa.Table:
@@ -93,14 +87,7 @@ def rows_of(path: str | Path, kind: str) -> Iterator[None]:
     """Rows that are not of the kind that their manifest says are a `DataError`."""
     try:
         yield
-    except (
-        pa.ArrowException,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except NO_ROWS as error:
         raise DataError(
             f"{path}: its rows are no {kind} ({type(error).__name__}: {error}); make it again"
         ) from error
@@ -138,7 +125,7 @@ def is_ours(path: Path) -> bool:
     if path.suffix.lower() != ".parquet":
         return False
     has_others = any(path.parent.glob("*-of-*.manifest"))
-    return manifest_beside(path).is_file() or has_others or run_around(path) is not None
+    return manifest_beside(path).is_file() or has_others or manifests.run_around(path) is not None
 
 
 @dataclass(frozen=True)
@@ -243,7 +230,7 @@ def _read_file(path: Path, kind: str, version: int) -> pa.Table:
             "is no manifest beside it; make it again (a folder of others' episodes is read where "
             "a stage takes --trajectories)"
         )
-    content, manifest, is_intact = read_with_manifest(path)
+    content, manifest, is_intact = manifests.read_with_manifest(path)
     if not is_intact:
         raise DataError(f"{path}: damaged, {_damaged_part(content)}; write it again")
     found = manifest["kind"], manifest["version"]
@@ -254,7 +241,7 @@ def _read_file(path: Path, kind: str, version: int) -> pa.Table:
         )
     try:
         return pq.read_table(io.BytesIO(content))
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except NO_PARQUET as error:
         raise DataError(f"{path}: no parquet file that can be read ({error})") from error
 
 
@@ -262,12 +249,12 @@ def _damaged_part(content: bytes) -> str:
     """Where a file that has changed is damaged, as far as the page checksums tell."""
     try:
         file = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True)
-    except (pa.ArrowException, OSError, ValueError):
+    except NO_PARQUET:
         return "in its footer"
     for index in range(file.num_row_groups):
         try:
             file.read_row_group(index)
-        except (pa.ArrowException, OSError, ValueError):
+        except NO_PARQUET:
             return f"in row group {index} of {file.num_row_groups}"
     return "outside the pages of its row groups"
 
@@ -294,10 +281,8 @@ def work_through(
         rows_as: how the files hold their rows.
 
     Returns:
-        The rows, and the sum of the tallies.
-
-    Raises:
-        Interrupted: a signal asked to stop; the finished shards are kept.
+        The rows, and the sum of the tallies. `Interrupted` if a signal asked to stop; the finished
+        shards are kept.
     """
     make_folder(folder)
     parts = [work[i : i + shard_size] for i in range(0, len(work), shard_size)]
@@ -323,7 +308,7 @@ def work_through(
         shares.wait(watch)
     total: Counter[str] = Counter()
     for path in paths:
-        total.update(read_manifest(manifest_beside(path))["tally"])
+        total.update(manifests.read_manifest(manifest_beside(path))["tally"])
     return [row for path in paths for row in rows_as.read(path)], total
 
 

@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,9 @@ PAIRS = Format(
     | {"seed": pa.uint64(), "state": JSON},
     PreferencePair,
 )
+write_pairs, read_pairs = PAIRS.write, PAIRS.read
+"""One file, with `prompt`, `chosen` and `rejected` as in TRL; see `Format`."""
+
 DROP_REASONS = {
     "non_finite": "an advantage or a return of the state's completions is NaN or infinite",
     "equal_text": "the state has no two completions that read differently",
@@ -140,14 +142,10 @@ def make_pairs(
     Completions that read the same count as one, with the mean of their scores: in an environment
     with chance that is the better estimate, in any other it changes nothing.
 
-    Two chains teach choice; a chain and what is none teach form, which a policy soon knows. Where
-    there are both, form is taught with the probability that a completion to that state is none.
-    Saying nothing never pays: it ranks behind every chain, and counts as at most `min_margin` less
-    than the worst one.
-
-    Args:
-        min_margin: smallest difference of the scores of two chains, in return units; a tie of
-            theirs is never a pair.
+    Two chains teach choice, where their scores differ by `min_margin`, in return units, and are no
+    tie. A chain and what is none teach form, which a policy soon knows. Where there are both, form
+    is taught with the probability that a completion to that state is none. Saying nothing never
+    pays: it ranks behind every chain, and counts as at most `min_margin` less than the worst one.
 
     Returns:
         The pairs, and for each of `DROP_REASONS` that occurred how many states it cost. Together
@@ -169,8 +167,7 @@ def rank_completions(
 ) -> tuple[list[RankedCompletion], str | None]:
     """The distinct completions to learn from, best first, and why they make no pair, or None.
 
-    Args:
-        number: the state's place among all, for the coin that decides whether form is taught.
+    The state's `number` among all is for the coin that decides whether form is taught.
     """
     if not np.isfinite([*state.scores, *state.returns]).all():
         return [], "non_finite"
@@ -214,18 +211,6 @@ def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -
         f"What helps: {'; '.join(mends)}",
         agree,
     )
-
-
-def write_pairs(
-    path: str | Path, pairs: Sequence[PreferencePair], facts: Mapping[str, Any] | None = None
-) -> None:
-    """Writes pairs to one parquet file, `prompt chosen rejected` as in TRL; see `Format.write`."""
-    PAIRS.write(path, pairs, facts)
-
-
-def read_pairs(path: str | Path) -> list[PreferencePair]:
-    """The pairs of a file, or of each `*.parquet` of a folder; see `Format.read`."""
-    return PAIRS.read(path)
 
 
 def _completions(state: Candidates) -> list[RankedCompletion]:

@@ -75,15 +75,10 @@ class Rollouts:
         shard_size: int = 256,
         title: str = "rollouts",
     ) -> tuple[list[Trajectory], Counter[str]]:
-        """Plays the episodes, shared out among the processes; files in `folder` are kept.
+        """Trajectories of the episodes, and the tally of all processes, earlier ones included.
 
-        Without a folder there are no files, and each process plays all of them.
-
-        Returns:
-            The trajectories, and the tally of all processes, earlier ones included.
-
-        Raises:
-            Interrupted: a signal asked to stop; finished files are kept.
+        The processes share them out, by files in `folder`, which are kept, also where a signal
+        asked to stop (`Interrupted`). Without a folder each process plays all, and writes nothing.
         """
 
         def make(part: Sequence[Episode], _: int = 0) -> tuple[list[Trajectory], Counter[str]]:
@@ -139,10 +134,7 @@ class Rollouts:
     ) -> list[Trajectory]:
         """What each completion leads to from its state: B episodes of a single decision.
 
-        The same completion to the same state is played once for each seed.
-
-        Args:
-            seed: of all plays, or of each.
+        The `seed` is of all plays, or of each. What is the same in all three is played once.
         """
         seeds = [seed] * len(actions) if isinstance(seed, int) else seed
         rows = list(zip(states, actions, seeds, strict=True))

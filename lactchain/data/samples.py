@@ -78,12 +78,8 @@ def sample_completions(
 ) -> list[Sample]:
     """Completions that are spread evenly over the states that may be practised.
 
-    Args:
-        folder: of the files, which the processes share out, and a killed run keeps; without one
-            there are no files, and each process samples all.
-
-    Raises:
-        Interrupted: a signal asked to stop; finished files are kept.
+    The processes share them out, by files in `folder`, which are kept, also where a signal asked to
+    stop (`Interrupted`). Without a folder each process samples all, and writes nothing.
     """
     states, at_once = sampled_states(rollouts.env, num_samples, seed), rollouts.num_envs
     parse = rollouts.env.extractor.parse
@@ -134,11 +130,11 @@ def retrieval_figures(
 
     Some `num_states` different observations are answered, and those whose completion is a chain are
     compared in batches of `BATCH`. `answered_rate`: share of the states to which it was one.
-    `retrieval_accuracy`: share of the completions that are most
-    probable behind their own prompt, or behind one to which the same was said. `retrieval_skill`:
-    how much of the way from chance to 1 that is; about 0 where a policy has stopped reading, as
-    also where it says one thing to everything. Neither where fewer than two got a chain.
-    The policy samples freely, at most `at_once` completions at once; observations may repeat.
+    `retrieval_accuracy`: share of the completions that are most probable behind their own prompt,
+    or behind one to which the same was said. `retrieval_skill`: how much of the way from chance to
+    1 that is; about 0 where a policy has stopped reading, as also where it says one thing to
+    everything. Neither where fewer than two got a chain. The policy samples freely, at most
+    `at_once` completions at once; observations may repeat.
     """
     distinct = list(dict.fromkeys(observations))
     order = np.random.default_rng([seed]).permutation(len(distinct))[:num_states]

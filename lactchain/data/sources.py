@@ -6,7 +6,7 @@ TRL's columns `prompt`, `chosen` and `rejected`, and episodes, rows of `observat
 `completions`, `rewards`, `terminated` and, where it is known, `success`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,25 +69,14 @@ TRAJECTORIES = Format(
     episode_of,
     _columns_of,
 )
-
-
-def write_trajectories(
-    path: str | Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any] | None = None
-) -> None:
-    """Writes episodes to one parquet file; see `Format.write`."""
-    TRAJECTORIES.write(path, trajectories, facts)
-
-
-def read_trajectories(path: str | Path) -> list[Trajectory]:
-    """The episodes of a file, or of each `*.parquet` of a folder; see `Format.read`."""
-    return TRAJECTORIES.read(path)
+write_trajectories, read_trajectories = TRAJECTORIES.write, TRAJECTORIES.read
+"""One file for writing, one or a folder for reading; see `Format`."""
 
 
 def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[PreferencePair]:
     """Preference pairs of our files, or of any data set with TRL's columns; else a `DataError`.
 
-    Args:
-        env: to learn in: pairs in states that it holds back are a `DataError` as well.
+    So are pairs in states that `env`, to learn in, holds back.
     """
     pairs = _read(result_of(path, "pairs"), "pairs", read_pairs)
     _check_practised(env, (pair.state for pair in pairs), path)
@@ -97,10 +86,8 @@ def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[Prefere
 def open_trajectories(path: str | Path, env: LanguageEnv | None = None) -> list[Trajectory]:
     """Episodes of our files, or of any data set that the add-on `data_sets` reads.
 
-    `DataError` names what is missing or damaged: a file, a column, a row that is no episode.
-
-    Args:
-        env: to learn in: decisions in states that it holds back are a `DataError` as well.
+    `DataError` names what is missing or damaged: a file, a column, a row that is no episode; or a
+    decision in a state that `env`, to learn in, holds back.
     """
     episodes = _read(result_of(path, "trajectories"), "episodes", read_trajectories)
     _check_practised(env, (info.get("state") for e in episodes for info in e.infos[:-1]), path)

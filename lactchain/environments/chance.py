@@ -11,17 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from lactchain.environments.exact import (
-    DiscountPer,
-    TabularModel,
-    action_values,
-    all_chains,
-    chain_values,
-    ends_of_chains,
-    pad_chains,
-    policy_values,
-    settled,
-)
+from lactchain.environments import exact
+from lactchain.environments.exact import DiscountPer, TabularModel, chain_values
 from lactchain.functional.ties import is_greatest
 from lactchain.types import Discount
 
@@ -40,25 +31,21 @@ def best_chains(
 
     Policy iteration (Howard 1960) with chains as options (Sutton, Precup, Singh 1999), as in
     `policy_values`. Among equally good chains the shortest, and of these the one whose first
-    differing action has the lowest number.
-
-    Raises:
-        ValueError: `gamma` is 1, and a policy on the way never ends an episode.
+    differing action has the lowest number. `ValueError` if `gamma` is 1, and a policy on the way
+    never ends an episode.
     """
-    chains = all_chains(model.next_state.shape[1], max_chain_length)
-    padded, values = pad_chains(chains), np.zeros(len(model.terminal))
+    chains = exact.all_chains(model.next_state.shape[1], max_chain_length)
+    padded, values = exact.pad_chains(chains), np.zeros(len(model.terminal))
     chosen = np.full(len(model.non_terminal), -1)
     while True:
         q = chain_values(model, values, max_chain_length, gamma, discount_per)
         best = is_greatest(q[:, model.non_terminal], axis=0, tolerance=1e-9)
-        better = (chosen < 0) | ~best[chosen, np.arange(len(chosen))]
+        better, first = (chosen < 0) | ~best[chosen, np.arange(len(chosen))], best.argmax(axis=0)
         if not better.any():
-            return _read_only(values, model), tuple(
-                chains[number] for number in best.argmax(axis=0)
-            )
-        chosen = np.where(better, best.argmax(axis=0), chosen)
+            return _read_only(values, model), tuple(chains[number] for number in first)
+        chosen = np.where(better, first, chosen)
         used, columns = np.unique(chosen, return_inverse=True)
-        values[model.non_terminal] = policy_values(
+        values[model.non_terminal] = exact.policy_values(
             model, padded[used], np.eye(len(used))[columns], gamma, discount_per, 0.0, chain_cost
         )
 
@@ -84,7 +71,7 @@ def best_values(
         best = _action_by_action(model, after, max_chain_length, np.max, discount.inside)
         return np.where(model.terminal, 0.0, best - chain_cost)
 
-    return settled(model, better)
+    return exact.settled(model, better)
 
 
 @_remembered
@@ -124,7 +111,7 @@ def _action_by_action(
     """
     levels = []
     for _ in range(longest):
-        values = over(action_values(model, values, gamma), axis=1)
+        values = over(exact.action_values(model, values, gamma), axis=1)
         levels.append(values)
     return over(levels, axis=0)
 
@@ -139,17 +126,11 @@ def _read_only(values: np.ndarray, model: TabularModel) -> np.ndarray:
 def play_chains(
     model: TabularModel, starts: np.ndarray, chains: np.ndarray, gamma: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where B chains lead, each played open loop from a start of its own, and what they earn.
+    """How likely each of the S states is after each of B chains (B, S); expected rewards (B,).
 
-    Args:
-        starts: (B,) numbers of states.
-        chains: (B, L) actions, padded with −1.
-        gamma: discount of each action's reward, from the first action of the chain on.
-
-    Returns:
-        How likely each of the S states is after each chain (B, S); expected rewards (B,).
+    They are played as in `exact.ends_of_chains`, which also says what the arguments are.
     """
-    (played, states, weights), rewards = ends_of_chains(model, starts, chains, gamma)
+    (played, states, weights), rewards = exact.ends_of_chains(model, starts, chains, gamma)
     reach = np.zeros((len(starts), len(model.terminal)))
     np.add.at(reach, (played, states), weights)
     return reach, rewards

@@ -154,10 +154,8 @@ def action_values(model: TabularModel, values: np.ndarray, gamma: float = 1.0) -
 def optimal_values(model: TabularModel, gamma: float, max_iterations: int = 100_000) -> np.ndarray:
     """V* (N,) under single actions, each discounted by `gamma`, by value iteration.
 
-    V(s) ← max_a Σ_k p_k (r_k + γ V(s'_k)), until no value moves by more than 1e-12 of the largest.
-
-    Raises:
-        ValueError: no convergence, as with rewards to collect for ever and `gamma` 1.
+    V(s) ← max_a Σ_k p_k (r_k + γ V(s'_k)), until no value moves by more than 1e-12 of the largest;
+    `ValueError` without convergence, as with rewards to collect for ever and `gamma` 1.
     """
     return settled(model, lambda v: action_values(model, v, gamma).max(axis=1), max_iterations)
 

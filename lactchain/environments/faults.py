@@ -95,8 +95,7 @@ def plain(value: Any) -> Any:
 def check_reset(result: Any, env: gym.Env, for_networks: bool = False) -> None:
     """Raises `EnvironmentFault` unless this is what `reset` of an environment may return.
 
-    Args:
-        for_networks: whether the observation may lie beyond the bounds of its space.
+    What is read `for_networks` may lie beyond the bounds of its space.
     """
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
         raise broken_rule(env, "reset() returns (observation, info dict)", result)
@@ -106,9 +105,7 @@ def check_reset(result: Any, env: gym.Env, for_networks: bool = False) -> None:
 def check_step(result: Any, env: gym.Env, for_networks: bool = False) -> None:
     """The same of `step`, but for the observation, which texts ask for at the end of a chain.
 
-    Args:
-        for_networks: whether to check the observation as well, and to leave rewards that are not
-            finite to whoever learns from them.
+    With `for_networks` of that as well; rewards that are not finite are left to who learns by them.
     """
     if not isinstance(result, tuple) or len(result) != 5:
         rule = "step() returns (observation, reward, terminated, truncated, info)"
@@ -275,11 +272,8 @@ def undone(call: Callable[P, Result]) -> Callable[P, Result]:
 def step(env: gym.Env, action: Any, seed: Seed, check: Check = check_step) -> Any:
     """What `env.step(action)` returns, once checked; until then `overdue` tells of it.
 
-    Args:
-        seed: of the episode, in words or a number, where it is known.
-
-    Raises:
-        EnvironmentFault: it raises, ends the process, or does not pass the check.
+    `EnvironmentFault` if it raises, ends the process, or does not pass the check. The `seed` is
+    that of the episode, in words or a number, where it is known.
     """
     return checked(called(env.step, env, seed, action, action), env, seed, action, check)
 

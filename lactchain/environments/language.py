@@ -11,7 +11,7 @@ import string
 from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import gymnasium as gym
@@ -107,10 +107,8 @@ class LanguageEnv(gym.Env[str, str]):
         self.invalid_penalty, self.chain_cost = config.invalid_penalty, config.chain_cost
         if self.view.reads is not None:
             self._check_reader(self.view.reads)
-        self.observation_space = faults.AnyText(
-            LONGEST_SAMPLE, min_length=0, charset=string.printable
-        )
-        self.action_space = faults.AnyText(LONGEST_SAMPLE, min_length=0, charset=string.printable)
+        text = partial(faults.AnyText, LONGEST_SAMPLE, min_length=0, charset=string.printable)
+        self.observation_space, self.action_space = text(), text()
         self._over = True
         self._seed: int | None = None
         self._num_chains = 0
@@ -137,10 +135,8 @@ class LanguageEnv(gym.Env[str, str]):
     def held_back(self) -> HeldBack:
         """The states that are not to be practised. They can be played like any others.
 
-        By text, the first time leaves the environment at the beginning of an episode.
-
-        Raises:
-            ConfigError: some are asked for that the view does not tell.
+        By text, the first time leaves the environment at the beginning of an episode. `ConfigError`
+        if some are asked for that the view does not tell.
         """
         if self._held_back is None:
             return HeldBack()

@@ -42,8 +42,7 @@ def name_modules(names: Iterable[str]) -> None:
 def import_modules(names: Sequence[str]) -> None:
     """Imports modules that the command line names.
 
-    Raises:
-        ConfigError: one is not there, or is a script that ends by itself.
+    `ConfigError` if one is not there, or is a script that ends by itself.
     """
     name_modules(names)
     for name in names:
@@ -90,13 +89,8 @@ def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:
     """The registered environment of an id; of `module:id` the module, which registers it, is read.
 
     Of an id with the name of a `Scheme` it is its class, which is told what follows the colon.
-
-    Args:
-        key: the setting that holds the id.
-
-    Raises:
-        ConfigError: there is none, it needs a package that is not installed, or a module that
-            neither the command line names nor Python has.
+    `ConfigError`, which names the setting `key`, if there is none, it needs a package that is not
+    installed, or a module that neither the command line names nor Python has.
     """
     scheme, _, rest = env_id.partition(":")
     if scheme in plugins.names(plugins.SCHEMES) and rest:

@@ -60,11 +60,9 @@ class OptimalChains(RowPolicy):
     environment serves only to render all its states, once, and is left reset in one of them.
 
     Args:
-        env: an environment whose view has an exact model.
+        env: an environment whose view has an exact model; else a `ValueError`, as where two states
+            with different best chains read the same.
         gamma: discount of an action, where there is chance.
-
-    Raises:
-        ValueError: two states with different best chains read the same, or there is no model.
 
     Attributes:
         lost: the states without a way.

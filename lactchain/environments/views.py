@@ -144,12 +144,12 @@ class TextView:
         texts = {"template": self.template, "bump_feedback": self.bump_feedback}
         texts |= {f"action_names[{n}]": name for n, name in enumerate(self.action_names)}
         rules = [(name, isinstance(value, str), "a text", value) for name, value in texts.items()]
-        listed = isinstance(self.action_names, list | tuple)
-        rules.append(("action_names", listed, "a list of texts", self.action_names))
-        whole = type(self.max_chains) is int
-        rules.append(("max_chains", whole, "a whole number", self.max_chains))
-        known = self.competent in (None, *self.policies)
-        rules.append(("competent", known, f"one of {sorted(self.policies)}", self.competent))
+        listed, known = isinstance(self.action_names, list | tuple), sorted(self.policies)
+        rules += [
+            ("action_names", listed, "a list of texts", self.action_names),
+            ("max_chains", type(self.max_chains) is int, "a whole number", self.max_chains),
+            ("competent", self.competent in (None, *known), f"one of {known}", self.competent),
+        ]
         for name, holds, expected, got in rules:
             if not holds:
                 raise ConfigError(f"TextView.{name}: expected {expected}, got {got!r:.60}")
@@ -228,9 +228,7 @@ _sound: WeakValueDictionary[int, TabularModel] = WeakValueDictionary()
 def _modelled(view: TextView, call: Callable[..., Any], env: gym.Env) -> TabularModel:
     model = faults.called(call, env, None, None, env)
     if _sound.get(id(model)) is not model:
-        listed = [
-            faults.plain(of(env)) if of is not None else None for of in (view.states, view.starts)
-        ]
+        listed = [of and faults.plain(of(env)) for of in (view.states, view.starts)]
         if fault := check_model(model, *listed):
             raise EnvironmentFault(f"{env}: the view's model: expected {fault}")
         _sound[id(model)] = model
@@ -346,9 +344,7 @@ class HeldBack:
         """The first share of what the fields hold in the start states, by rank of a hash of it.
 
         So the choice depends on the states alone: neither on a seed nor on their order.
-
-        Raises:
-            ConfigError: the states have no such field, or none would be held back, or none left.
+        `ConfigError` if the states have no such field, or none would be held back, or none left.
         """
         if unknown := set(by) - set(starts[0]):
             raise ConfigError(

@@ -108,21 +108,15 @@ def ppo_clip_loss(
 def kl_from_sampler(log_ratios: Tensor) -> Tensor:
     """One estimate a sample (B,) of KL(p‖q), p having sampled: e^r − 1 − r.
 
-    It grows without bound as q forgets what p says.
-
-    Args:
-        log_ratios: (B,) r = log q(x) − log p(x) of x ~ p.
+    Of log-ratios (B,), r = log q(x) − log p(x). It grows without bound as q forgets what p says.
     """
     return log_ratios.expm1() - log_ratios
 
 
 def kl_to_sampler(log_ratios: Tensor) -> Tensor:
-    """One estimate a sample (B,) of KL(q‖p), p having sampled: e^r r − e^r + 1.
+    """One estimate a sample (B,) of KL(q‖p), by the same log-ratios r: e^r r − e^r + 1.
 
     What q says and p hardly ever does is not among the samples: far from p this is too low.
-
-    Args:
-        log_ratios: (B,) r = log q(x) − log p(x) of x ~ p.
     """
     return log_ratios.exp() * log_ratios - log_ratios.expm1()
 

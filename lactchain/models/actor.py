@@ -104,8 +104,7 @@ class LanguageActor:
     def act(self, observations: Sequence[str], seeds: Sequence[int]) -> list[Action]:
         """Answers B observations; row b draws its randomness from `seeds[b]` alone.
 
-        Raises:
-            ConfigError: a prompt leaves no room for a completion in the model's context.
+        `ConfigError` if a prompt leaves no room for a completion in the model's context.
         """
         prompts = self._prompts(observations)
         if self.ranking is not None:

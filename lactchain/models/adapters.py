@@ -30,15 +30,9 @@ from transformers import PreTrainedModel
 
 from lactchain.config.settings import LoraSettings
 from lactchain.errors import ConfigError, DataError
+from lactchain.models import weights
 from lactchain.models.runtime import evaluating, own_parameters, put
-from lactchain.models.weights import (
-    ADAPTER_FILES,
-    ADAPTER_RECORD,
-    RECORDED,
-    SEEN_FROM_HERE,
-    read_adapter_record,
-    read_tensors,
-)
+from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD
 from lactchain.storage.files import read_json, sha256, take_sample
 from lactchain.storage.manifests import seen_from
 
@@ -79,8 +73,8 @@ def write_adapter_record(directory: str | Path, base: str | Path) -> None:
     directory, base = Path(directory), Path(base)
     hashes = {name: sha256(directory / name) for name in ADAPTER_FILES}
     values = str(base), base_checksum(base), tokenizer_checksum(base), hashes
-    stored = {"schema_version": 1} | dict(zip(RECORDED, values, strict=True))
-    stored[SEEN_FROM_HERE] = seen_from(directory, base)
+    stored = {"schema_version": 1} | dict(zip(weights.RECORDED, values, strict=True))
+    stored[weights.SEEN_FROM_HERE] = seen_from(directory, base)
     (directory / ADAPTER_RECORD).write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
 
 
@@ -90,11 +84,8 @@ def load_adapter(
     """`model` with the adapter in `directory`, after checking that they belong together.
 
     Unless it is to be trained on, the whole model is frozen, and an adapter that was never trained
-    is refused, since it changes nothing.
-
-    Raises:
-        DataError: files missing or damaged, another base or tokenizer, keys or shapes that do not
-            fit, or no effect on the outputs.
+    is refused, since it changes nothing. `DataError` if files are missing or damaged, another base
+    or tokenizer, keys or shapes that do not fit, or no effect on the outputs.
     """
     directory = Path(directory)
     check_adapter(directory, base_folder(model))
@@ -119,12 +110,12 @@ def load_adapter(
 def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
     """Reads an adapter's weights into the adapter that `model` has; keys and shapes must agree."""
     file = Path(directory) / "adapter_model.safetensors"
-    weights = read_tensors(file)
+    stored = weights.read_tensors(file)
     with warnings.catch_warnings():  # PEFT takes a bias for a shard (0.21); shapes are asked below
         warnings.filterwarnings("ignore", ".*LoRA tensor.* have invalid shape", PeftWarning)
         own = get_peft_model_state_dict(model, save_embedding_layers=False)
     expected = {key: tuple(w.shape) for key, w in own.items()}
-    got = {key: tuple(w.shape) for key, w in weights.items()}
+    got = {key: tuple(w.shape) for key, w in stored.items()}
     wrong = sorted(key for key in expected.keys() | got.keys() if expected.get(key) != got.get(key))
     if wrong:
         key = wrong[0]
@@ -133,7 +124,7 @@ def load_adapter_weights(model: PeftModel, directory: str | Path) -> None:
             f"{key}: expected {expected.get(key, 'none')}, got {got.get(key, 'none')}"
         )
     for key, tensor in own.items():
-        weight = weights[key]
+        weight = stored[key]
         if not (weight.is_floating_point() and weight.to(tensor.dtype).isfinite().all()):
             raise DataError(
                 f"{file}: {key}: expected finite numbers, got others, or some too large for "
@@ -209,7 +200,7 @@ def check_adapter(directory: Path, base: Path) -> None:
             *(directory, settings.get("base_model_name_or_path"), base),
         )
         return
-    record = read_adapter_record(directory)
+    record = weights.read_adapter_record(directory)
     for name in ADAPTER_FILES:
         if sha256(directory / name) != record["sha256"][name]:
             raise DataError(f"{directory / name}: damaged, its sha256 is not the recorded one")

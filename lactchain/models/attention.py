@@ -173,10 +173,8 @@ def one_sequence(
     """The arguments by which a model computes logits, of which `columns` (K,) of each row.
 
     A `batch` has `input_ids` and `position_ids` (B, T). Where it has `prefix_ids` (P,), the rows
-    stand behind these shared tokens, and the logits (1, B · K, V) behind each other.
-
-    Args:
-        visible: (B, T, T), whom a token sees in its row; it sees all shared tokens.
+    stand behind these shared tokens, and the logits (1, B · K, V) behind each other. `visible`
+    (B, T, T) says whom a token sees in its row; it sees all shared tokens.
     """
     ids, positions = batch["input_ids"], batch["position_ids"]
     if "prefix_ids" in batch:

@@ -65,10 +65,8 @@ class EmbeddingCritic(HeadedModel):
     Attributes:
         trunk: the encoder with its head `score`.
         tokenizer: pads on the right.
-        settings: what the values mean: mode, gamma, discount_per, pooling, instruction.
-        mode: what the values are of: "value", of states, or "action_value", of chains in them.
-        gamma: the discount that the values are under.
-        discount_per: what one factor of `gamma` stands for: an "action" or a "chain".
+        settings: what the values mean, how texts are pooled and which instruction they have.
+        mode, gamma, discount_per: of the values, as in `lactchain.types.Critic`.
         value_scale, value_offset: the head's output times the one and plus the other is the value,
             so that a head that was made for numbers around 0 and 1 also serves returns of 100.
     """
@@ -123,8 +121,7 @@ class EmbeddingCritic(HeadedModel):
     def load(cls, directory: str | Path, *, trainable: bool = False) -> Self:
         """The critic that `save` wrote, on the base and at the precision it was trained on.
 
-        Raises:
-            DataError: as `from_config`.
+        `DataError` as `from_config`.
         """
         stored = cls.read_meaning(Path(directory))
         meaning = {name: stored[name] for name in MEANING}
@@ -214,9 +211,8 @@ class EmbeddingCritic(HeadedModel):
     ) -> torch.Tensor:
         """Values (B,) in return units of B texts (B, L), padded on either side.
 
-        Args:
-            as_features: give what the head reads instead, (B, D). Sharded weights are gathered for
-                a forward pass alone, so that it has to be one.
+        Or `as_features` what the head reads, (B, D): sharded weights are gathered for a forward
+        pass alone, so that it has to be one.
         """
         # The classifier's own forward pools by the pad token's id, which may be the id of the end
         # of sequence, and multiplies every token by the head.
@@ -236,11 +232,9 @@ class EmbeddingCritic(HeadedModel):
     ) -> np.ndarray:
         """V(s) of B observations (B,), or Q(s, chain) when `actions` are given.
 
-        Equal texts are computed once, and texts of similar length together.
-
-        Raises:
-            ValueError: actions for a critic of states, or none for a critic of chains.
-            NonFiniteError: a value is none.
+        Equal texts are computed once, and texts of similar length together. `ValueError` if a
+        critic of states is given actions, or one of chains is not; `NonFiniteError` if it computes
+        NaN or infinities.
         """
         texts = self.texts(observations, actions)
         unique = list(dict.fromkeys(texts))
@@ -296,8 +290,7 @@ def check_critic(config: CriticConfig) -> None:
 def resolve_pooling(config: CriticConfig) -> str:
     """The pooling that is set, else the folder's (sentence-transformers), else of the last token.
 
-    Raises:
-        ConfigError: nothing is set, and the folder pools in a way that is not known here.
+    `ConfigError` if nothing is set, and the folder pools in a way that is not known here.
     """
     file, stored = _pooling_of(resolve_weights(config.model))
     flags = [n for n, value in stored.items() if n.startswith("pooling_mode_") and value]

@@ -96,8 +96,7 @@ def load_encoder(
 def check_encoder(config: CriticConfig) -> tuple[Path, PretrainedConfig, PreTrainedTokenizerBase]:
     """Folder, shape and tokenizer of an embedding model, looked at before its weights are loaded.
 
-    Raises:
-        ConfigError: a critic cannot be made of this model, or not with texts of this length.
+    `ConfigError` if a critic cannot be made of this model, or not with texts of this length.
     """
     path = resolve_weights(config.model)
     tokenizer = load_tokenizer(path, padding_side="right")

@@ -229,11 +229,8 @@ def render_asked(tokenizer: PreTrainedTokenizerBase, messages: Conversation) -> 
 def render(tokenizer: PreTrainedTokenizerBase, messages: Conversation, **options: Any) -> str:
     """A conversation as the tokenizer's chat template, a sandboxed program, writes it.
 
-    A sandbox sets its loops no end, so that it has `RENDER_SECONDS`.
-
-    Raises:
-        TemplateError: the template refuses the conversation.
-        DataError: there is none, it fails in another way, or does not end.
+    A sandbox sets its loops no end, so that it has `RENDER_SECONDS`. `TemplateError` if it refuses
+    the conversation; `DataError` if there is none, it fails in another way, or does not end.
     """
     if tokenizer.chat_template is None:
         raise DataError(
@@ -295,10 +292,8 @@ def encode_completions(
     """Token ids of completions: those that were sampled, or else those of the text.
 
     In a text, special tokens are plain characters, and the end-of-sequence token is added; an empty
-    text stays empty. `name` is what an error calls the completion of a number.
-
-    Raises:
-        DataError: sampled ids do not read as the text: another tokenizer's model sampled them.
+    text stays empty. `DataError`, which calls a completion by the `name` of its number, if sampled
+    ids do not read as the text: another tokenizer's model sampled them.
     """
     sampled: dict[tuple[tuple[int, ...], str], int] = {}
     for number, completion in enumerate(completions):

@@ -62,10 +62,8 @@ def cloning_rows(
 ) -> tuple[list[CloningRow], Counter[str]]:
     """The rows to train on, and how many examples were dropped for which reason.
 
-    Those are dropped of which prompt and completion have more than `max_length` tokens.
-
-    Raises:
-        DataError: there were examples, and none is left; or another tokenizer's model sampled one.
+    Those are dropped of which prompt and completion have more than `max_length` tokens. `DataError`
+    if there were examples, and none is left; or another tokenizer's model sampled one.
     """
     template.check_untemplated(examples, "examples")
     rows, dropped = [], Counter()
@@ -178,14 +176,9 @@ def decision_rows(
     """A row for each decision of recorded episodes, or for the last of each: completions verbatim.
 
     A decision is left out where its episode was cut behind it, out of sight of the state. An empty
-    completion is its end of sequence.
-
-    Args:
-        max_length: longest prompt and completion together, in tokens: the model's context.
-
-    Raises:
-        DataError: there is no decision, one is longer than that, or another tokenizer's model
-            sampled it; naming episode and decision.
+    completion is its end of sequence. `DataError` if there is no decision; or one, by episode and
+    decision, takes more tokens than the model's context, `max_length`, prompt and completion
+    together, or was sampled by another tokenizer's model.
     """
     lengths = [len(episode) - episode.cut_out_of_sight for episode in trajectories]
     places = [(e, t) for e, n in enumerate(lengths) for t in range(n - 1 if only_final else 0, n)]

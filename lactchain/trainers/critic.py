@@ -51,21 +51,19 @@ class EpisodeTable:
         of_chains, discount = critic.mode == "action_value", (critic.gamma, critic.discount_per)
         texts: dict[str, int] = {}
         rewards, discounts, inputs, final, is_cut = [], [], [], [], []
-        for trajectory in (t.decisions() for t in trajectories):
-            read = trajectory.observations
-            chains = [action.text for action in trajectory.actions] if of_chains else None
+        for episode in (trajectory.decisions() for trajectory in trajectories):
+            read = episode.observations
+            chains = [action.text for action in episode.actions] if of_chains else None
             read = critic.texts(read[:-1] if of_chains else read, chains)
             numbers = [texts.setdefault(text, len(texts)) for text in read]
-            rows = len(trajectory) - (of_chains and not trajectory.terminated)
+            rows = len(episode) - (of_chains and not episode.terminated)
             if rows <= 0:
                 continue
-            rewards.append(torch.from_numpy(trajectory.chain_rewards(*discount))[:rows].double())
-            discounts.append(
-                torch.from_numpy(trajectory.chain_discounts(*discount))[:rows].double()
-            )
+            rewards.append(torch.from_numpy(episode.chain_rewards(*discount))[:rows].double())
+            discounts.append(torch.from_numpy(episode.chain_discounts(*discount))[:rows].double())
             inputs.append(torch.tensor(numbers[:rows]))
             final.append(numbers[-1])
-            is_cut.append(not trajectory.terminated)
+            is_cut.append(not episode.terminated)
         if not rewards:
             raise ValueError("expected at least one decision with a target, got none")
         # (T, E): the decisions of E episodes side by side, those of one time in a row.

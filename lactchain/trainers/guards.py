@@ -160,9 +160,8 @@ class GuardedTrainer(transformers.Trainer, TrainerCallback):
     def check_update(self) -> None:
         """Called before the optimiser steps: all processes agree to go on, to save, or to fail.
 
-        Raises:
-            NonFiniteError: on every process, if a loss or gradient on any is NaN or infinite. The
-                batch is written to the run's folder, the weights are those before the step.
+        `NonFiniteError` on every process, if a loss or gradient on any is NaN or infinite. The
+        batch is written to the run's folder, the weights are those before the step.
         """
         losses = torch.stack([loss.float() for _, loss in self._micro_batches])
         gradients = [local(p.grad) for p in self.model.parameters() if p.grad is not None]

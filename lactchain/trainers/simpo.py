@@ -19,14 +19,7 @@ from lactchain.config.settings import SimPOConfig
 from lactchain.errors import ConfigError, DataError
 from lactchain.functional.losses import simpo_loss
 from lactchain.functional.tokens import masked_mean, pad, token_logprobs
-from lactchain.models.attention import (
-    READ_ONCE,
-    can_read_once,
-    check_family,
-    context_length,
-    one_sequence,
-    shared_length,
-)
+from lactchain.models import attention
 from lactchain.models.prompting import PromptTemplate, encode_completions
 from lactchain.models.runtime import evaluating
 from lactchain.runs.run import Run, read_metrics
@@ -61,10 +54,8 @@ def preference_rows(
     """The rows to train on, and how many pairs were dropped for which reason.
 
     Those are of which prompt and completion have more than `max_length` tokens, and are not cut: a
-    completion cut to nothing is a mean over no tokens.
-
-    Raises:
-        DataError: there were pairs, and none is left; or another tokenizer's model sampled one.
+    completion cut to nothing is a mean over no tokens. `DataError` if there were pairs, and none is
+    left; or another tokenizer's model sampled one.
     """
     completions = {}
     for side in ("chosen", "rejected"):
@@ -114,10 +105,8 @@ class PreferenceCollator:
     of twice.
 
     All tensors are (B, L), padded on the right: `input_ids`, `position_ids` and `branch`. What all
-    prompts begin with is `prefix_ids` (P,) where that is worth it, and is left out of the others.
-
-    Args:
-        share: the model `can_read_once`.
+    prompts begin with is `prefix_ids` (P,) where that is worth it, and is left out of the others:
+    with `share`, the model `can_read_once`.
     """
 
     def __init__(self, pad_token_id: int, share: bool = False) -> None:
@@ -128,7 +117,7 @@ class PreferenceCollator:
         """The batch of B rows."""
         longest = 1 + max(sum(len(row[name]) for name in IDS) for row in rows)
         prompts = [row["prompt_ids"] for row in rows]
-        before = shared_length(prompts, longest) if self.share else 0
+        before = attention.shared_length(prompts, longest) if self.share else 0
         ids, positions, branches = [], [], []
         for row in rows:
             *shared, last = row["prompt_ids"][before:]
@@ -190,18 +179,18 @@ class SimPOTrainer(UpdateMeanTrainer):
         settings: SimPOConfig,
         **kwargs: Any,
     ) -> None:
-        attention = model.config._attn_implementation
-        if attention not in ("sdpa", "eager", READ_ONCE):
+        kind = model.config._attn_implementation
+        if kind not in ("sdpa", "eager", attention.READ_ONCE):
             raise ConfigError(
-                f"attention: expected sdpa or eager, which take a mask per pair, got {attention}"
+                f"attention: expected sdpa or eager, which take a mask per pair, got {kind}"
             )
-        check_family(model)
-        share = can_read_once(model)
+        attention.check_family(model)
+        share = attention.can_read_once(model)
         if len(rows) and "prompt_ids" not in rows[0]:
             pair_of = plugins.required("data_sets", "rows").pair_of
             pairs = [pair_of(row, f"rows: row {number}") for number, row in enumerate(rows)]
-            template, most = PromptTemplate(tokenizer), context_length(model.config)
-            rows, _ = preference_rows(pairs, template, tokenizer, most)
+            most = attention.context_length(model.config)
+            rows, _ = preference_rows(pairs, PromptTemplate(tokenizer), tokenizer, most)
         collator = PreferenceCollator(tokenizer.pad_token_id, share)
         super().__init__(
             model, args, collator, train_dataset=rows, processing_class=tokenizer, **kwargs
@@ -250,8 +239,7 @@ class SimPOTrainer(UpdateMeanTrainer):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of B pairs (B,), and metrics; another preference loss takes its place.
 
-        Args:
-            chosen_logps, rejected_logps: (B,) log-probabilities, averaged over tokens.
+        Both log-probabilities are (B,), averaged over tokens.
         """
         beta, target_margin = self.settings.beta, self.settings.target_margin
         return simpo_loss(chosen_logps, rejected_logps, beta, target_margin)
@@ -277,7 +265,8 @@ def completion_logprobs(
     ids, branches = batch["input_ids"], spoken(batch["branch"])
     start = int((branches != PADDING).any(dim=0).int().argmax())
     columns = torch.arange(start - 1, ids.shape[1] - 1, device=ids.device)
-    texts = one_sequence(batch, seen_in_branch(batch["branch"]), columns, dtype)
+    visible = seen_in_branch(batch["branch"])
+    texts = attention.one_sequence(batch, visible, columns, dtype)
     logits = model(**texts).logits.view(len(ids), len(columns), -1)
     return token_logprobs(logits, ids[:, start:]), branches[:, start:]
 

@@ -42,10 +42,8 @@ class TrustRegion(TrainerCallback):
 
     Args:
         pairs: of which the first are taken that hold what the policy itself said to the prompt.
-        limit: None: there is no bound, and nothing is measured on the way.
-
-    Raises:
-        DataError: there is a bound, and nothing to measure the distance by.
+        limit: the bound; `DataError` if there is nothing to measure it by. None: there is none, and
+            nothing is measured on the way.
     """
 
     def __init__(

@@ -124,10 +124,6 @@ class CellTables:
             )
 
 
-_OF_TABLES = {"model": "model", "states": "model.non_terminal_states", "starts": "starting"}
-"""What a view has from the tables."""
-
-
 class CellWorld(gym.Env[np.ndarray, int]):
     """A world that plays its `CellTables`; a subclass makes them, and says how it looks.
 
@@ -223,8 +219,9 @@ def tabulate(scheme: Reward, observations: np.ndarray, next_state: np.ndarray) -
 
 def cell_view(place: slice, **fields: Any) -> TextView:
     """The view of a `CellWorld`; `place` are the fields of a state that say where the agent is."""
-    own = {"get_state": _state, "set_state": reset_into}
-    own |= {name: attrgetter(f"unwrapped.tables.{path}") for name, path in _OF_TABLES.items()}
+    in_tables = {"model": "model", "states": "model.non_terminal_states", "starts": "starting"}
+    own = {name: attrgetter(f"unwrapped.tables.{path}") for name, path in in_tables.items()}
+    own |= {"get_state": _state, "set_state": reset_into}
     own |= {"success": every_ending, "position": fresh(partial(_position, place))}
     return TextView(**own | fields)
 

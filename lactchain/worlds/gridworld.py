@@ -32,14 +32,11 @@ _MAX_STATES = 2**20  # tables of about 100 MB
 
 
 class GridTables(CellTables):
-    """The dynamics of one grid world; the arguments are those of `GridWorld`.
+    """The dynamics of one grid world; the arguments, and the errors of them, are of `GridWorld`.
 
     Attributes:
         walls: the cells (x, y) that cannot be entered.
         num_poses: number of free cells times four orientations.
-
-    Raises:
-        ValueError: an argument is not of its kind, or a goal cannot be reached from a start.
     """
 
     fields = ("x", "y", "orientation", "goal_x", "goal_y")

@@ -95,6 +95,11 @@ def cascade_attention(
 AttentionInterface.register(CASCADE, cascade_attention)
 
 
+def trimmed(blocks: np.ndarray) -> np.ndarray:
+    """Blocks (B, W) without the columns that are padding in all of them."""
+    return blocks[:, (blocks >= 0).any(axis=0)]
+
+
 @dataclass
 class RowCache:
     """Keys and values of each row's own tokens, written in place into preallocated columns.
@@ -192,11 +197,8 @@ class CascadeTrunk:
     ) -> tuple[RowCache, Tensor, Tensor]:
         """Reads B prompts, each with the prefix, and what every completion opens with.
 
-        Args:
-            room: columns of the cache for what follows; it grows where they do not suffice.
-
-        Returns:
-            the rows' cache, their lengths (B,), and the last hidden states (B, D).
+        Returns the rows' cache with `room` for so many columns behind them (it grows where they do
+        not suffice), the rows' lengths (B,), and the last hidden states (B, D).
         """
         start = len(self.prefix_ids)
         if any(tuple(p[:start]) != self.prefix_ids or len(p) == start for p in prompts):

@@ -19,13 +19,8 @@ from lactchain.errors import NonFiniteError
 from lactchain.functional.random_streams import uniform
 from lactchain.models.attention import context_length, finished_logits
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
-from lactchain.models.generation.cascade import COLUMNS, CascadeTrunk, RowCache
-from lactchain.models.generation.enumeration import (
-    chain_tree,
-    token_tree,
-    trimmed,
-    weigh_completions,
-)
+from lactchain.models.generation.cascade import COLUMNS, CascadeTrunk, RowCache, trimmed
+from lactchain.models.generation.enumeration import chain_tree, token_tree, weigh_completions
 from lactchain.types import Action
 
 # Dropping finished rows copies the cache of the others: worth it once this share has finished.
@@ -135,15 +130,13 @@ class Decoder:
         if self.automaton is None:
             raise ValueError("enumerate: expected a constrained decoder, got a free one")
         tree, states = chain_tree(self.automaton)
-        probabilities = weigh_completions(
-            tree,
-            self._trunk,
-            prompts,
-            lambda hidden, nodes: self._probabilities(hidden, states[nodes]),
-            np.multiply,
-            np.float64(1.0),
-        )
-        return tree.completions, probabilities
+
+        def score(hidden: Tensor, nodes: np.ndarray) -> Tensor:
+            return self._probabilities(hidden, states[nodes])
+
+        one = np.float64(1.0)
+        weights = weigh_completions(tree, self._trunk, prompts, score, np.multiply, one)
+        return tree.completions, weights
 
     @torch.inference_mode()
     def log_probs(
@@ -157,14 +150,11 @@ class Decoder:
             raise ValueError("log_probs: expected a free decoder, got a constrained one")
         columns = sorted({token for completion in completions for token in completion})
         tree = token_tree(completions, columns)
-        return weigh_completions(
-            tree,
-            self._trunk,
-            prompts,
-            lambda hidden, nodes: self._probabilities(hidden, nodes)[:, columns].log(),
-            np.add,
-            np.float64(0.0),
-        )
+
+        def score(hidden: Tensor, nodes: np.ndarray) -> Tensor:
+            return self._probabilities(hidden, nodes)[:, columns].log()
+
+        return weigh_completions(tree, self._trunk, prompts, score, np.add, np.float64(0.0))
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lactchain.models.generation.automaton import ACCEPT, ChainAutomaton
-from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk, RowCache
+from lactchain.models.generation.cascade import CACHE_BYTES, CascadeTrunk, RowCache, trimmed
 
 Score = Callable[[Tensor, np.ndarray], Tensor]
 """From hidden states (N, D) and nodes (N,) to numbers (N, M) of the tokens."""
@@ -176,8 +176,3 @@ def _longer(
     ended = longer.some(longer.nodes < 0)
     found[ended.owners, ~ended.nodes] = ended.reached
     return longer.some(longer.nodes > 0)
-
-
-def trimmed(blocks: np.ndarray) -> np.ndarray:
-    """Blocks (B, W) without the columns that are padding in all of them."""
-    return blocks[:, (blocks >= 0).any(axis=0)]
