@@ -30,8 +30,6 @@ PAIRS = Format(
     | {"seed": pa.uint64(), "state": JSON},
     PreferencePair,
 )
-write_pairs, read_pairs = PAIRS.write, PAIRS.read
-"""One file, with `prompt`, `chosen` and `rejected` as in TRL; see `Format`."""
 
 DROP_REASONS = {
     "non_finite": "an advantage or a return of the state's completions is NaN or infinite",
@@ -211,6 +209,18 @@ def require_pairs(pairs: Sequence[PreferencePair], dropped: Mapping[str, int]) -
         f"What helps: {'; '.join(mends)}",
         agree,
     )
+
+
+def write_pairs(
+    path: str | Path, pairs: Sequence[PreferencePair], facts: Mapping[str, Any] | None = None
+) -> None:
+    """Writes pairs to one parquet file, `prompt chosen rejected` as in TRL; see `Format.write`."""
+    PAIRS.write(path, pairs, facts)
+
+
+def read_pairs(path: str | Path) -> list[PreferencePair]:
+    """The pairs of a file, or of each `*.parquet` of a folder; see `Format.read`."""
+    return PAIRS.read(path)
 
 
 def _completions(state: Candidates) -> list[RankedCompletion]:

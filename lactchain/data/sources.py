@@ -6,7 +6,7 @@ TRL's columns `prompt`, `chosen` and `rejected`, and episodes, rows of `observat
 `completions`, `rewards`, `terminated` and, where it is known, `success`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,8 +69,18 @@ TRAJECTORIES = Format(
     episode_of,
     _columns_of,
 )
-write_trajectories, read_trajectories = TRAJECTORIES.write, TRAJECTORIES.read
-"""One file for writing, one or a folder for reading; see `Format`."""
+
+
+def write_trajectories(
+    path: str | Path, trajectories: Sequence[Trajectory], facts: Mapping[str, Any] | None = None
+) -> None:
+    """Writes episodes to one parquet file; see `Format.write`."""
+    TRAJECTORIES.write(path, trajectories, facts)
+
+
+def read_trajectories(path: str | Path) -> list[Trajectory]:
+    """The episodes of a file, or of each `*.parquet` of a folder; see `Format.read`."""
+    return TRAJECTORIES.read(path)
 
 
 def open_pairs(path: str | Path, env: LanguageEnv | None = None) -> list[PreferencePair]:
