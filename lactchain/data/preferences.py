@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ PAIRS = Format(
     | {"seed": pa.uint64(), "state": JSON},
     PreferencePair,
 )
-
 DROP_REASONS = {
     "non_finite": "an advantage or a return of the state's completions is NaN or infinite",
     "equal_text": "the state has no two completions that read differently",
