@@ -8,7 +8,7 @@ from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig,
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import make_language_env
 from lactchain.runs.run import Run
-from lactchain.stages.stage_run import BatchSettings, stage
+from lactchain.stages.stage_run import BatchSettings
 from lactchain_extras.token_values.settings import ValueConfig
 
 
@@ -74,10 +74,6 @@ def train_values(config: TrainValuesConfig, run: Run) -> dict[str, Any]:
     return summary
 
 
-def run_stage(title: str, config: TrainValuesConfig, heads: int) -> dict[str, Any]:
-    """Trains values with so many heads over the vocabulary; returns the last losses."""
-    batches = [BatchSettings("training.batch_size", "actor.max_new_tokens", heads=heads)]
-    with stage(title, config, batches, report=True) as run:
-        if run.outcome is None:
-            run.finish(train_values(config, run))
-    return run.outcome
+def batches_of(heads: int) -> list[BatchSettings]:
+    """The batches of values with so many heads over the vocabulary."""
+    return [BatchSettings("training.batch_size", "actor.max_new_tokens", heads=heads)]

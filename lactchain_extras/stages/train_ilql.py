@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lactchain.config.settings import RunConfig
-from lactchain_extras.stages.token_values import TrainValuesConfig, run_stage
+from lactchain.stages.stage_run import stage
+from lactchain_extras.stages.token_values import TrainValuesConfig, batches_of, train_values
 from lactchain_extras.token_values.settings import ILQLConfig
 
 
@@ -29,4 +30,7 @@ class TrainILQLConfig(TrainValuesConfig):
 
 def main(config: TrainILQLConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    return run_stage("ILQL", config, heads=2)
+    with stage("ILQL", config, batches_of(heads=2), report=True) as run:
+        if run.outcome is None:
+            run.finish(train_values(config, run))
+    return run.outcome

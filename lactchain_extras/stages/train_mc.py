@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lactchain.config.settings import RunConfig
-from lactchain_extras.stages.token_values import TrainValuesConfig, run_stage
+from lactchain.stages.stage_run import stage
+from lactchain_extras.stages.token_values import TrainValuesConfig, batches_of, train_values
 from lactchain_extras.token_values.settings import ValueConfig
 
 
@@ -28,4 +29,7 @@ class TrainMCConfig(TrainValuesConfig):
 
 def main(config: TrainMCConfig) -> dict[str, Any]:
     """Trains the values; returns the last losses."""
-    return run_stage("Monte-Carlo values", config, heads=1)
+    with stage("Monte-Carlo values", config, batches_of(heads=1), report=True) as run:
+        if run.outcome is None:
+            run.finish(train_values(config, run))
+    return run.outcome
