@@ -8,6 +8,22 @@ tokens comes from N heads, hence (N, T).
 import torch
 from torch import Tensor
 
+from lactchain.functional.losses import check_equal_shapes
+
+
+def expectile_loss(values: Tensor, targets: Tensor, expectile: float) -> Tensor:
+    """Asymmetric squares |τ − 1(u < 0)| u² with u = target − value, (B,).
+
+    τ is `expectile`: at 0.5 half the squared error, towards 1 the value approaches the largest
+    target. Source: Kostrikov, Nair & Levine 2021, "Offline RL with implicit Q-learning",
+    equation 5; Newey & Powell 1987.
+    """
+    if not 0.0 < expectile < 1.0:
+        raise ValueError(f"expectile: expected a number in (0, 1), got {expectile}")
+    check_equal_shapes(values=values, targets=targets)
+    error = targets.detach() - values
+    return torch.where(error < 0, 1.0 - expectile, expectile) * error.square()
+
 
 def ilql_losses(
     q_tm1: Tensor,
@@ -21,12 +37,10 @@ def ilql_losses(
 ) -> dict[str, Tensor]:
     """The three parts of ILQL's loss, each (T,).
 
-    `q`: Σ_i (Q_i − y)², y = r_t + discount_t V(s_t); `v`: asymmetric squares |τ − 1(u < 0)| u² with
-    u = min_i Q̂_i − V of the target network, τ being `expectile`: at 0.5 half the squared error,
-    towards 1 V approaches the largest target; `cql`: Σ_i [log Σ_a exp Q_i(s, a) − Q_i].
+    `q`: Σ_i (Q_i − y)², y = r_t + discount_t V(s_t); `v`: the expectile loss of V against
+    min_i Q̂_i of the target network; `cql`: Σ_i [log Σ_a exp Q_i(s, a) − Q_i].
     Source: Snell et al. 2022, "Offline RL for natural language generation with implicit language
-    Q-learning", equations 3 to 5; weights are the caller's. Expectiles: Kostrikov, Nair & Levine
-    2021, "Offline RL with implicit Q-learning", equation 5; Newey & Powell 1987.
+    Q-learning", equations 3 to 5; weights are the caller's.
 
     Args:
         q_tm1: (N, T) values of the tokens in the data.
@@ -36,12 +50,10 @@ def ilql_losses(
         expectile: of V, in (0, 1).
     """
     _check_shapes(q_tm1, logsumexp_tm1, v_tm1, target_q_tm1, r_t, discount_t, v_t)
-    if not 0.0 < expectile < 1.0:
-        raise ValueError(f"expectile: expected a number in (0, 1), got {expectile}")
-    targets, error = (r_t + discount_t * v_t).detach(), target_q_tm1.detach() - v_tm1
+    targets = (r_t + discount_t * v_t).detach()
     return {
         "q": (q_tm1 - targets).square().sum(dim=0),
-        "v": torch.where(error < 0, 1.0 - expectile, expectile) * error.square(),
+        "v": expectile_loss(v_tm1, target_q_tm1, expectile),
         "cql": (logsumexp_tm1 - q_tm1).sum(dim=0),
     }
 
