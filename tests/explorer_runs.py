@@ -3,13 +3,13 @@
 import base64
 import gzip
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 from run_folders import GAMMA, GRID, hostile_trajectory, play, write_run
 
-from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.evaluations import (
     EpisodeResult,
     StateValues,
@@ -27,15 +27,8 @@ from lactchain.types import Action
 from lactchain_extras.explorer.recording import answer_row, write_tables
 from lactchain_extras.explorer.report import render
 
-CONFIG = EnvironmentConfig(
-    GRID.id,
-    {"size": 3},
-    GRID.template,
-    max_chains=4,
-    max_chain_length=4,
-    invalid_penalty=-0.1,
-    chain_cost=0.02,
-)
+COSTS = {"invalid_penalty": -0.1, "chain_cost": 0.02}
+CONFIG = replace(GRID, kwargs={"size": 3}, max_chains=4, max_chain_length=4, **COSTS)
 SKILL = {0: 0.2, 1: 0.6, 2: 0.95}
 """How often the policy of a round plays well; the last is that of the run."""
 NONSENSE = "I would rather <b>not</b> $ay"
@@ -167,20 +160,9 @@ class GridRun:
         }
 
     def _others(self, n: int) -> list[dict]:
-        texts = ([0, 1], [0, 0, 1], [1])
-        nonsense = {
-            "state_id": n,
-            "completion": NONSENSE,
-            "tokens": [NONSENSE, "</s>"],
-            "probabilities": [],
-            "probability": None,
-            "count": 0,
-            "reward": -0.1,
-            "score": -0.1,
-            "invalid": True,
-            "chosen": False,
-            "rejected": True,
-        }
+        nonsense = {"state_id": n, "completion": NONSENSE, "tokens": [NONSENSE, "</s>"]}
+        nonsense |= {"probabilities": [], "probability": None, "count": 0, "reward": -0.1}
+        nonsense |= {"score": -0.1, "invalid": True, "chosen": False, "rejected": True}
         return [nonsense] * (n % 8 == 0) + [
             {
                 "state_id": n,
@@ -195,7 +177,7 @@ class GridRun:
                 "chosen": k == 2,
                 "rejected": k == 0,
             }
-            for k, chain in enumerate(texts)
+            for k, chain in enumerate(([0, 1], [0, 0, 1], [1]))
         ]
 
     def _candidates(self, n: int) -> Candidates:

@@ -6,11 +6,13 @@ import random
 import signal
 import sys
 from dataclasses import replace
+from functools import cache
 from itertools import count
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from script_setups import figures_of, read_summary
 
 from lactchain import RunConfig, train_agent
 from lactchain.baselines import evaluation, training
@@ -77,14 +79,10 @@ def placed(config, run_dir, **changes):
 
 def outcome(run_dir):
     """What a run ends with, without what depends on the clock; weights to the byte."""
-    summary = json.loads((run_dir / "summary.json").read_text())
-    metrics = [
-        {k: v for k, v in record.items() if k != "time" and not k.startswith("time/")}
-        for record in read_metrics(run_dir)
-    ]
+    metrics = [figures_of(record | {"time": None}) for record in read_metrics(run_dir)]
     files = [run_dir / name / file for name in ("best", "last") for file in (ARRAYS, VALUES)]
     return (
-        {k: v for k, v in summary.items() if not k.startswith("time/")},
+        read_summary(run_dir),
         metrics,
         json.loads((run_dir / "evaluations.json").read_text()),
         [hashlib.sha256(file.read_bytes()).hexdigest() for file in files],
@@ -94,13 +92,12 @@ def outcome(run_dir):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The folder of each algorithm's run, never interrupted."""
-    folders = {}
 
+    @cache
     def folder_of(name):
-        if name not in folders:
-            folders[name] = tmp_path_factory.mktemp(name) / "run"
-            train_agent(placed(CONFIGS[name], folders[name]))
-        return folders[name]
+        folder = tmp_path_factory.mktemp(name) / "run"
+        train_agent(placed(CONFIGS[name], folder))
+        return folder
 
     return folder_of
 

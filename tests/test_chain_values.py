@@ -41,9 +41,6 @@ MANY = EnvironmentConfig(
 )
 
 
-TRIES_LEFT = Finds(lambda text: text.split()[0])
-
-
 def candidates_in(rollouts, question, said, critic):
     [found] = sample_candidates(Says(*said), rollouts, [question], 3, 0, critic)
     assert rollouts.tally["num_plays"] == 3  # no dice are thrown for it
@@ -53,7 +50,7 @@ def candidates_in(rollouts, question, said, critic):
 def test_candidates_of_wordle_are_ranked_by_every_word_that_fits():
     said = ["l e v e l\n", "m o t t o\n", "nonsense\n"]
     rollouts = Rollouts(replace(FEW, template=CLUES_TEMPLATE))
-    found = candidates_in(rollouts, EMPTY, said, TRIES_LEFT)
+    found = candidates_in(rollouts, EMPTY, said, Finds(lambda text: text.split()[0]))
     # -1 and half of the five tries that are left then, for each word but that of the guess
     worth = np.array([2 / 3 * (-1 + 2.5), 2 / 3 * (-1 + 2.5), -1 + 2.5])
     np.testing.assert_allclose(found.advantages, worth - 6)

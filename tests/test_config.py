@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import run_setups
 import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -20,21 +21,15 @@ from lactchain.config.parsing import differences, keys, take_options, typed_modu
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(run_setups.Config):
     """A script's configuration, two levels deep."""
 
-    run: settings.RunConfig = field(default_factory=settings.RunConfig)
-    """The run."""
     environment: settings.EnvironmentConfig = field(default_factory=settings.EnvironmentConfig)
     """The world."""
     actor: settings.ActorConfig = field(
         default_factory=lambda: settings.ActorConfig(lora=settings.LoraSettings(r=4))
     )
     """The actor."""
-    critic: settings.CriticConfig = field(default_factory=settings.CriticConfig)
-    """The critic."""
-    training: settings.TrainingConfig = field(default_factory=settings.TrainingConfig)
-    """The training."""
 
 
 def write(path: Path, text: str) -> str:

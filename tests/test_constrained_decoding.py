@@ -1,6 +1,7 @@
 """Completions that are held to a grammar, beside the library's own way of doing it."""
 
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from test_decoding import (
     legal_completions,
     logprobs_of,
     make_model,
+    shapes_fed,
     shared_model,
     with_words,
     wrapped,
@@ -25,9 +27,9 @@ from lactchain.models.generation.cascade import CACHE_BYTES, RowCache
 from lactchain.models.generation.decoding import Decoder
 
 
-def masked_logprob(model, prompt, completion, completions, temperature=1.0):
+def masked_logprob(prompt, completion, completions, temperature):
     """Log-probability of a completion when only what continues one of `completions` may be said."""
-    logprobs = logprobs_of(model, prompt, completion, temperature)
+    logprobs = logprobs_of(shared_model(), prompt, completion, temperature)
     total = 0.0
     for place, token in enumerate(completion):
         allowed = sorted({a[place] for a in completions if a[:place] == completion[:place]})
@@ -48,9 +50,7 @@ def test_enumeration_is_the_exact_distribution_over_all_chains(tokenizer, extrac
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
     for prompt, row in zip(PROMPTS[:2], probabilities, strict=False):
         for place in range(0, len(completions), 5):
-            logprob = masked_logprob(
-                shared_model(), prompt, completions[place], expected, temperature
-            )
+            logprob = masked_logprob(prompt, completions[place], expected, temperature)
             assert np.log(row[place]) == pytest.approx(logprob, abs=1e-5)
 
 
@@ -88,14 +88,12 @@ def peak_bytes(monkeypatch, work):
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_enumeration_keeps_to_its_bytes_and_does_not_depend_on_them(tokenizer, monkeypatch):
     """363 completions to three prompts, whose caches take more than 2 MB at once."""
-    decoder, _ = constrained(tokenizer, max_chain_length=5)
-    peak, (completions, expected) = peak_bytes(monkeypatch, lambda: decoder.enumerate(PROMPTS[:3]))
+    work = partial(constrained(tokenizer, max_chain_length=5)[0].enumerate, PROMPTS[:3])
+    peak, (completions, expected) = peak_bytes(monkeypatch, work)
     assert len(completions) == 363 and peak > 2e6
     for budget in (300_000, 1_000_000):
         monkeypatch.setitem(CACHE_BYTES, "cpu", budget)
-        peak, (same_completions, found) = peak_bytes(
-            monkeypatch, lambda: decoder.enumerate(PROMPTS[:3])
-        )
+        peak, (same_completions, found) = peak_bytes(monkeypatch, work)
         assert budget / 8 < peak <= budget
         assert completions == same_completions
         np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -118,13 +116,10 @@ def test_the_shortest_chains_can_be_enumerated_without_any_prompt(max_chain_leng
 
 
 def test_forced_tokens_are_fed_together():
-    model, fed = make_model(len(TOKENIZERS["mistral"])), []
+    model = make_model(len(TOKENIZERS["mistral"]))
     grammar = ChainGrammar(ACTIONS[:2], max_chain_length=2)
     automaton = build_automaton(grammar, TOKENIZERS["mistral"])
-    decoder = Decoder(model, 2, PREFIX, automaton=automaton)
-    model.model.register_forward_pre_hook(
-        lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
+    decoder, fed = Decoder(model, 2, PREFIX, automaton=automaton), shapes_fed(model)
     (row,) = decoder.sample(PROMPTS[1:2], [0])
     draws = sum(logprob != 0 for logprob in row.logprobs)
     assert len(fed) <= draws < len(row.token_ids)

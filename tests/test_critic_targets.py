@@ -175,11 +175,12 @@ def draws(num_texts=40, width=6, num_rows=300, noise=0.5):
     return features, rows, torch.arange(num_rows) % NUM_FOLDS, targets
 
 
-def plain_ridge(features, targets, added):
+def plain_ridge(features, targets, strength):
     """Weights and offset by the normal equations of single decisions."""
     x, y = features.double(), targets.double()
-    centred = x - x.mean(dim=0)
-    system = centred.T @ centred + added * torch.eye(x.shape[1], dtype=torch.double)
+    centred, width = x - x.mean(dim=0), x.shape[1]
+    added = strength * centred.square().sum() / width
+    system = centred.T @ centred + added * torch.eye(width, dtype=torch.double)
     weight = torch.linalg.solve(system, centred.T @ (y - y.mean()))
     return weight, float(y.mean() - x.mean(dim=0) @ weight)
 
@@ -187,8 +188,7 @@ def plain_ridge(features, targets, added):
 def test_the_head_is_the_ridge_regression_of_single_decisions():
     features, rows, folds, targets = draws()
     found = RidgeFolds(features, rows, folds).solve(targets)
-    scatter = (features[rows].double() - features[rows].double().mean(dim=0)).square().sum()
-    weight, offset = plain_ridge(features[rows], targets, found.strength * scatter / 6)
+    weight, offset = plain_ridge(features[rows], targets, found.strength)
     torch.testing.assert_close(found.weight, weight)
     assert found.offset == pytest.approx(offset)
 
@@ -199,9 +199,7 @@ def test_folds_are_predicted_by_the_heads_of_the_others():
     predicted = torch.empty_like(targets)
     for fold in range(NUM_FOLDS):
         own, x = folds == fold, features[rows].double()
-        centred = x[~own] - x[~own].mean(dim=0)
-        added = found.strength * centred.square().sum() / 6
-        weight, offset = plain_ridge(x[~own], targets[~own], added)
+        weight, offset = plain_ridge(x[~own], targets[~own], found.strength)
         predicted[own] = x[own] @ weight + offset
     error = (predicted - targets).square().mean() / targets.var(correction=0)
     assert found.r2 == pytest.approx(float(1 - error))

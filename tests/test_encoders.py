@@ -11,6 +11,7 @@ import random_models
 import torch
 from script_setups import GRID, config_of, run_here
 from sentencepiece import SentencePieceProcessor
+from test_loading import edit_json
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from training_setups import STATES, TRAINING, chain_of
 from trajectories import trajectory
@@ -52,20 +53,17 @@ def sfr(tiny, tmp_path_factory):
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, pad_token="</s>")
     tokenizer.add_bos_token = True
     tokenizer.save_pretrained(folder)
-    file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"add_eos_token": True}))
+    edit_json(folder / "tokenizer_config.json", add_eos_token=True)
     return folder
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     """A BERT of two layers with word pieces of its own, as `BertModel` saves it."""
-    folder = tmp_path_factory.mktemp("bert")
-    build_bert(folder, BertModel)
-    return folder
+    return build_bert(tmp_path_factory.mktemp("bert"), BertModel)
 
 
-def build_bert(folder: Path, model_class: type) -> None:
+def build_bert(folder: Path, model_class: type) -> Path:
     words = sorted({word for state in STATES for word in state.split()})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     tokenizer = Tokenizer(
@@ -86,6 +84,7 @@ def build_bert(folder: Path, model_class: type) -> None:
         sep_token="[SEP]", mask_token="[MASK]",
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     ).save_pretrained(folder)  # fmt: skip
+    return folder
 
 
 def bert_config(folder: Path, **changes) -> CriticConfig:
@@ -238,10 +237,9 @@ def test_all_that_is_trained_of_a_bert_gets_a_gradient(bert):
 
 
 def test_a_bert_of_a_masked_language_model_has_the_same_trunk(bert, tmp_path):
-    build_bert(tmp_path, BertForMaskedLM)
-    bare, of_language_model = (
-        load_encoder(bert_config(folder))[0].base_model.state_dict() for folder in (bert, tmp_path)
-    )
+    folders = bert, build_bert(tmp_path, BertForMaskedLM)
+    trunks = (load_encoder(bert_config(folder))[0].base_model for folder in folders)
+    bare, of_language_model = (trunk.state_dict() for trunk in trunks)
     saved = BertForMaskedLM.from_pretrained(tmp_path).bert.state_dict()
     assert of_language_model.keys() == bare.keys() == saved.keys()
     assert all(torch.equal(of_language_model[name], saved[name]) for name in saved)
