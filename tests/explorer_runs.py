@@ -10,13 +10,7 @@ from pathlib import Path
 import numpy as np
 from run_folders import GAMMA, GRID, hostile_trajectory, play, write_run
 
-from lactchain.data.evaluations import (
-    EpisodeResult,
-    StateValues,
-    write_episodes,
-    write_pairs_after,
-    write_values,
-)
+from lactchain.data import evaluations
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
 from lactchain.data.sources import write_trajectories
 from lactchain.environments.exact import optimal_chains, optimal_values, shortest_paths
@@ -85,14 +79,14 @@ class GridRun:
         values = tuple(self.values[number].tolist())
         write_run(folder / "critic", environment, 15, {"loss": 0.1}, 1000 * number)
         exact = tuple(self.optimal.tolist())
-        told = StateValues(tuple(self.states), values, exact, GAMMA)
-        write_values(folder / "critic/values.json", told)
+        told = evaluations.StateValues(tuple(self.states), values, exact, GAMMA)
+        evaluations.write_values(folder / "critic/values.json", told)
         pairs, dropped = make_pairs([self._candidates(n) for n in range(0, 60, 7)])
         summary = {f"pairs/dropped_{reason}": count for reason, count in dropped.items()}
         summary["pairs/dropped_margin"] = 3 * number
         write_run(folder / "simpo", environment, 12, summary, 1000 * number + 500)
         write_pairs(folder / "simpo/pairs/0.parquet", pairs)
-        write_pairs_after(folder / "simpo/pairs_after.json", {0: (-0.5, -7.25)})
+        evaluations.write_pairs_after(folder / "simpo/pairs_after.json", {0: (-0.5, -7.25)})
 
     def _write_evaluation(self, number: int, environment: dict, hostile: bool) -> None:
         folder = self.directory / f"round_{number}/evaluation"
@@ -103,10 +97,11 @@ class GridRun:
         ]
         extra = [hostile_trajectory()] if hostile else []
         write_trajectories(folder / "trajectories/0.parquet", self.played + extra)
-        write_episodes(folder / "episodes.json", [*map(self._result, self.played, self.lengths)])
+        results = [*map(self._result, self.played, self.lengths)]
+        evaluations.write_episodes(folder / "episodes.json", results)
 
-    def _result(self, trajectory, length: int) -> EpisodeResult:
-        return EpisodeResult(
+    def _result(self, trajectory, length: int) -> evaluations.EpisodeResult:
+        return evaluations.EpisodeResult(
             state=trajectory.infos[0]["state"],
             success=trajectory.terminated,
             num_chains=len(trajectory),

@@ -11,14 +11,8 @@ from lactchain import EnvironmentConfig, FunctionPolicy, Rollouts, evaluate, lan
 from lactchain.data.chain_values import expected_worth
 from lactchain.data.episodes import all_episodes
 from lactchain.data.exact_values import expected_figures
+from lactchain.environments import exact
 from lactchain.environments.chance import best_chains, best_values, within_chains
-from lactchain.environments.exact import (
-    all_chains,
-    chain_values,
-    optimal_values,
-    pad_chains,
-    policy_values,
-)
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
 from lactchain.types import Discount
@@ -57,20 +51,21 @@ def test_the_most_that_so_many_chains_can_reach_by_hand():
 def test_chain_values_equal_values_of_a_policy_of_that_chain():
     """Second implementation: the linear system of `policy_values`, one chain for all states."""
     model, longest = tabular_model(gym.make("FrozenLake-v1")), 3
-    chains = pad_chains(all_chains(4, longest))
+    chains = exact.pad_chains(exact.all_chains(4, longest))
     for discount_per in ("action", "chain"):
         for number in (0, 3, 7, 19, 20, 50, 83):
             always = np.eye(len(chains))[[number] * 11]
             values = np.zeros(16)
-            values[model.non_terminal] = policy_values(model, chains, always, 0.9, discount_per)
-            again = chain_values(model, values, longest, 0.9, discount_per)[number]
+            known = exact.policy_values(model, chains, always, 0.9, discount_per)
+            values[model.non_terminal] = known
+            again = exact.chain_values(model, values, longest, 0.9, discount_per)[number]
             np.testing.assert_allclose(again, values, atol=1e-12)
 
 
 def test_without_a_cost_the_best_chain_is_a_single_action():
     model = tabular_model(gym.make("FrozenLake-v1"))
     values, chains = best_chains(model, 3, 0.99)
-    np.testing.assert_allclose(values, optimal_values(model, 0.99), rtol=1e-9)
+    np.testing.assert_allclose(values, exact.optimal_values(model, 0.99), rtol=1e-9)
     assert {len(chain) for chain in chains} == {1}
     # the well-known chance within Gymnasium's limit of a hundred steps
     assert within_chains(model, 100, 1)[0][0] == pytest.approx(0.7442, abs=1e-4)
