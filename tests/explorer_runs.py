@@ -10,14 +10,11 @@ from pathlib import Path
 import numpy as np
 from run_folders import GAMMA, GRID, hostile_trajectory, play, write_run
 
+from lactchain import Action, make_language_env, open_run, write_trajectories
 from lactchain.data import evaluations
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
-from lactchain.data.sources import write_trajectories
 from lactchain.environments.exact import optimal_chains, optimal_values, shortest_paths
-from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
-from lactchain.inspection.run_view import open_run
-from lactchain.types import Action
 from lactchain_extras.explorer.recording import answer_row, write_tables
 from lactchain_extras.explorer.report import render
 

@@ -23,17 +23,13 @@ import numpy as np
 import torch
 import training_setups
 
+from lactchain import Action, dump, launch, read_pairs, read_trajectories
 from lactchain.config import settings
-from lactchain.config.parsing import dump
 from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
-from lactchain.data.preferences import read_pairs
-from lactchain.data.sources import read_trajectories
-from lactchain.runs.process import launch
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
-from lactchain.types import Action
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig
 from lactchain_extras.stages.make_offline_data import RecordingConfig
