@@ -94,17 +94,13 @@ def test_a_base_may_move_but_neither_it_nor_its_tokenizer_may_be_another(adapter
     refused(other, "another base model: expected .*actor")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda w: {k.replace(".model.", ".model.model.", 1): v for k, v in w.items()}, "not fit"),
-        (lambda w: dict(sorted(w.items())[1:]), "not fit this model"),
-        (lambda w: {**w, "base_model.model.lm_head.lora_A.weight": torch.ones(2, 32)}, "not fit"),
-        (lambda w: {k: torch.cat([v, v], int("lora_B" in k)) for k, v in w.items()}, "not fit"),
-        (lambda w: {k: v * ("lora_B" in k) for k, v in w.items()}, "does not change the outputs"),
-    ],
-    ids=["one model more", "a key less", "a key more", "another rank", "no effect"],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda w: {k.replace(".model.", ".model.model.", 1): v for k, v in w.items()}, "not fit"),
+    (lambda w: dict(sorted(w.items())[1:]), "not fit this model"),
+    (lambda w: {**w, "base_model.model.lm_head.lora_A.weight": torch.ones(2, 32)}, "not fit"),
+    (lambda w: {k: torch.cat([v, v], int("lora_B" in k)) for k, v in w.items()}, "not fit"),
+    (lambda w: {k: v * ("lora_B" in k) for k, v in w.items()}, "does not change the outputs"),
+], ids=["one model more", "a key less", "a key more", "another rank", "no effect"])  # fmt: skip
 def test_an_adapter_that_does_not_fit_or_does_nothing_is_refused(config, adapter, change, message):
     file = adapter / ADAPTER_FILES[1]
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
@@ -192,18 +188,15 @@ def test_the_tokenizers_identity_sees_chat_templates_wherever_they_are(small, ac
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of PEFT
-@pytest.mark.parametrize(
-    ("asked", "named"),
-    [
-        ({"target_modules": ["lm_head"]}, "lm_head"),
-        ({"target_modules": ["q_proj", "lm_head"]}, "lm_head"),
-        ({"target_modules": ["embed_tokens"]}, "embed_tokens"),
-        ({"target_modules": ".*(lm_head|q_proj)"}, "lm_head"),
-        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "lm_head"),
-        ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "embed_tokens"),
-        ({"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}, "embed_tokens"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "named"), [
+    ({"target_modules": ["lm_head"]}, "lm_head"),
+    ({"target_modules": ["q_proj", "lm_head"]}, "lm_head"),
+    ({"target_modules": ["embed_tokens"]}, "embed_tokens"),
+    ({"target_modules": ".*(lm_head|q_proj)"}, "lm_head"),
+    ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "lm_head"),
+    ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "embed_tokens"),
+    ({"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}, "embed_tokens"),
+])  # fmt: skip
 def test_an_adapter_of_embeddings_or_output_is_refused_before_it_is_trained(
     config, tmp_path, asked, named
 ):
@@ -224,16 +217,13 @@ def test_an_adapter_of_no_layer_is_one_line(config, names):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of PEFT
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"target_modules": ["q_proj", "v_proj"]},
-        {"target_modules": "all-linear", "use_rslora": True},
-        {"target_modules": ["q_proj"], "use_dora": True},
-        {"target_modules": ["q_proj"], "bias": "all"},
-        {"target_modules": ["q_proj"], "modules_to_save": ["o_proj"]},
-    ],
-)
+@pytest.mark.parametrize("asked", [
+    {"target_modules": ["q_proj", "v_proj"]},
+    {"target_modules": "all-linear", "use_rslora": True},
+    {"target_modules": ["q_proj"], "use_dora": True},
+    {"target_modules": ["q_proj"], "bias": "all"},
+    {"target_modules": ["q_proj"], "modules_to_save": ["o_proj"]},
+])  # fmt: skip
 def test_an_adapter_that_peft_saved_answers_as_it_did_there(config, tmp_path, caplog, asked):
     ids = torch.arange(3, 20)[None]
     with torch.no_grad():
@@ -260,21 +250,18 @@ def of_peft(config, folder, **asked):
     return model.eval()
 
 
-@pytest.mark.parametrize(
-    ("part", "instead"),
-    [
-        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
-        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA"}),
-        ("decoder", {"type": "Strip", "content": "a", "start": 9, "stop": 9}),
-        ("decoder", {"type": "Nonsense"}),
-        (
-            "post_processor",
-            {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": 3},
-        ),
-        ("model", {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}),
-        ("model", 3),
-    ],
-)
+@pytest.mark.parametrize(("part", "instead"), [
+    ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA"}),
+    ("decoder", {"type": "Strip", "content": "a", "start": 9, "stop": 9}),
+    ("decoder", {"type": "Nonsense"}),
+    (
+        "post_processor",
+        {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": 3},
+    ),
+    ("model", {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}),
+    ("model", 3),
+])  # fmt: skip
 def test_a_tokenizer_that_panics_is_one_line_or_harmless(actor, part, instead):
     edit_json(actor / "tokenizer.json", **{part: instead})
     try:

@@ -112,18 +112,15 @@ def test_a_run_that_falls_silent_stops_and_says_where_it_was_best():
 SILENT = (0.95, 0.9, 0.7), (0.9, 0.95), (0.1, 0.5), (0.2, 0.9, 0.8)
 
 
-@pytest.mark.parametrize(
-    "rounds",
-    [
-        course((0.6, -2, 0), (0.3, -8, 0), (0.3, -8, 0)),  # half is left
-        course((0.6, -2, 0), (0.2, -8, 0), (0.2, -1, 0)),  # the return is better
-        course((0.6, -2, 0), (0.2, -8, 0), (0.4, -3, 0)),  # it comes back
-        course((0.6, -2, 0), (0.2, -8, 0), (0.2, -8, 0), num_episodes=12),  # 4.8 episodes
-        course((0.0, -2, 0), (0.0, -8, 0), (0.0, -8, 0)),  # nothing to lose
-        # silence that falls, that was there from the beginning, of half, and that falls again
-        *(course(*((0.1, -1.0, share) for share in shares)) for shares in SILENT),
-    ],
-)
+@pytest.mark.parametrize("rounds", [
+    course((0.6, -2, 0), (0.3, -8, 0), (0.3, -8, 0)),  # half is left
+    course((0.6, -2, 0), (0.2, -8, 0), (0.2, -1, 0)),  # the return is better
+    course((0.6, -2, 0), (0.2, -8, 0), (0.4, -3, 0)),  # it comes back
+    course((0.6, -2, 0), (0.2, -8, 0), (0.2, -8, 0), num_episodes=12),  # 4.8 episodes
+    course((0.0, -2, 0), (0.0, -8, 0), (0.0, -8, 0)),  # nothing to lose
+    # silence that falls, that was there from the beginning, of half, and that falls again
+    *(course(*((0.1, -1.0, share) for share in shares)) for shares in SILENT),
+])  # fmt: skip
 def test_a_fall_or_silence_that_may_be_none_is_no_collapse(rounds):
     assert collapse(rounds) is None
 

@@ -35,15 +35,12 @@ def weights(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "chosen"),
-    [
-        ({"avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
-        ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
-        ({"avx512_bf16": False, "amx_bf16": False}, torch.float32),
-        ({}, torch.float32),
-    ],
-)
+@pytest.mark.parametrize(("capabilities", "chosen"), [
+    ({"avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
+    ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
+    ({"avx512_bf16": False, "amx_bf16": False}, torch.float32),
+    ({}, torch.float32),
+])  # fmt: skip
 def test_auto_is_bfloat16_on_a_cpu_that_multiplies_in_it(
     weights, monkeypatch, capabilities, chosen
 ):

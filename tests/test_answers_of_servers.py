@@ -146,15 +146,12 @@ def test_a_certificate_is_trusted_where_the_environment_says_so(certificate, mon
         assert ask(server) == {"text": "there"}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("SSL_CERT_FILE", "/nowhere.pem"),
-        ("SSL_CERT_FILE", __file__),
-        ("HTTP_PROXY", "ftp://me:hunter22@proxy"),
-        ("HTTP_PROXY", "socks5://me:hunter22@proxy"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("SSL_CERT_FILE", "/nowhere.pem"),
+    ("SSL_CERT_FILE", __file__),
+    ("HTTP_PROXY", "ftp://me:hunter22@proxy"),
+    ("HTTP_PROXY", "socks5://me:hunter22@proxy"),
+])  # fmt: skip
 def test_certificates_and_proxies_that_are_none_are_one_line(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="^SSL_CERT_FILE, .*: expected a file of cert") as error:

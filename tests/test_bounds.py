@@ -28,19 +28,16 @@ class Part(bounds.Bounded):
     """How wide."""
 
 
-@pytest.mark.parametrize(
-    ("field", "refused", "taken", "said"),
-    [
-        ("count", 0, 1, "at least 1, got 0"),
-        ("rate", 0.0, 1e-9, "a number above 0, got 0.0"),
-        ("rate", math.nan, 2.0, "a number above 0, got nan"),
-        ("share", 1.1, 1.0, r"a number in \[0, 1\], got 1.1"),
-        ("share", -0.1, 0.0, r"a number in \[0, 1\], got -0.1"),
-        ("decay", 1.0, 0.0, r"a number in \[0, 1\), got 1.0"),
-        ("limit", 0, None, "at least 1, got 0"),
-        ("widths", (8, 0), (8, 1), r"at least 1, got \(8, 0\)"),
-    ],
-)
+@pytest.mark.parametrize(("field", "refused", "taken", "said"), [
+    ("count", 0, 1, "at least 1, got 0"),
+    ("rate", 0.0, 1e-9, "a number above 0, got 0.0"),
+    ("rate", math.nan, 2.0, "a number above 0, got nan"),
+    ("share", 1.1, 1.0, r"a number in \[0, 1\], got 1.1"),
+    ("share", -0.1, 0.0, r"a number in \[0, 1\], got -0.1"),
+    ("decay", 1.0, 0.0, r"a number in \[0, 1\), got 1.0"),
+    ("limit", 0, None, "at least 1, got 0"),
+    ("widths", (8, 0), (8, 1), r"at least 1, got \(8, 0\)"),
+])  # fmt: skip
 def test_a_number_beyond_its_bound_is_refused_and_one_within_is_taken(field, refused, taken, said):
     with pytest.raises(ValueError, match=f"^{field}: expected {said}$"):
         replace(Part(), **{field: refused})
@@ -74,15 +71,12 @@ def test_tunables_are_found_by_dotted_name_and_set_alone():
     assert changed == Outer(inner=Inner(rate=0.01), size=2)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"inner.rate": 1.0}, r"inner.rate: expected a number in \[1e-05, 0.1\], got 1.0"),
-        ({"size": 2.5}, "size: expected a whole number"),
-        ({"size": 8}, "size: expected at most limit = 5"),
-        ({"colour": 1}, "colour: no such tunable; there are inner.rate"),
-    ],
-)
+@pytest.mark.parametrize(("values", "said"), [
+    ({"inner.rate": 1.0}, r"inner.rate: expected a number in \[1e-05, 0.1\], got 1.0"),
+    ({"size": 2.5}, "size: expected a whole number"),
+    ({"size": 8}, "size: expected at most limit = 5"),
+    ({"colour": 1}, "colour: no such tunable; there are inner.rate"),
+])  # fmt: skip
 def test_what_is_out_of_bounds_or_refused_by_the_config_is_a_config_error(values, said):
     with pytest.raises(ConfigError, match=said):
         bounds.with_tunables(Outer(limit=5), values)

@@ -18,19 +18,16 @@ from lactchain.environments.views import tabular_model
 from lactchain.types import Discount
 
 
-@pytest.mark.parametrize(
-    ("longest", "discount_per", "cost", "values", "chains"),
-    [
-        # V(A) = .9 (.5 + .5 V(A)): it is best to be careful until B is reached
-        (1, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
-        (2, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
-        # each chain costs .3: V(A) = -.3 + .9 (.5 * .7 + .5 V(A))
-        (1, "action", 0.3, (0.015 / 0.55, 0.7), [(CAREFUL,), (BOLD,)]),
-        # both at once: from B, where half of the careful steps led, and a quarter of the other half
-        (2, "action", 0.3, (0.9 * 0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
-        (2, "chain", 0.3, (0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
-    ],
-)
+@pytest.mark.parametrize(("longest", "discount_per", "cost", "values", "chains"), [
+    # V(A) = .9 (.5 + .5 V(A)): it is best to be careful until B is reached
+    (1, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
+    (2, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
+    # each chain costs .3: V(A) = -.3 + .9 (.5 * .7 + .5 V(A))
+    (1, "action", 0.3, (0.015 / 0.55, 0.7), [(CAREFUL,), (BOLD,)]),
+    # both at once: from B, where half of the careful steps led, and a quarter of the other half
+    (2, "action", 0.3, (0.9 * 0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
+    (2, "chain", 0.3, (0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
+])  # fmt: skip
 def test_the_best_chains_by_hand(longest, discount_per, cost, values, chains):
     found = best_chains(bridge(), longest, 0.9, discount_per, cost)
     np.testing.assert_allclose(found[0], values)
@@ -173,15 +170,12 @@ def test_what_chains_are_worth_by_hand():
         np.testing.assert_allclose(worth[1], (1 / 3 + second - 0.1,) * 2 + np.array((0, after)))
 
 
-@pytest.mark.parametrize(
-    ("env_id", "changes"),
-    [
-        ("FrozenLake-v1", {"kwargs": {"is_slippery": False}}),
-        ("FrozenLake-v1", {"max_chain_length": 9}),
-        ("FrozenLake-v1", {"history": 3}),
-        ("Taxi-v4", {"kwargs": {"fickle_passenger": True}}),
-    ],
-)
+@pytest.mark.parametrize(("env_id", "changes"), [
+    ("FrozenLake-v1", {"kwargs": {"is_slippery": False}}),
+    ("FrozenLake-v1", {"max_chain_length": 9}),
+    ("FrozenLake-v1", {"history": 3}),
+    ("Taxi-v4", {"kwargs": {"fickle_passenger": True}}),
+])  # fmt: skip
 def test_what_cannot_be_computed_or_is_no_chance_has_no_expected_figures(env_id, changes):
     config = EnvironmentConfig(env_id, **{"max_chain_length": 2} | changes)
     assert expected_figures(FunctionPolicy(answers), Rollouts(config).env) == {}

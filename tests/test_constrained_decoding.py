@@ -138,15 +138,12 @@ def test_names_that_begin_others_are_told_apart_by_what_follows(tokenizer):
     assert sorted(completions) == sorted(legal_completions(grammar, tokenizer))
 
 
-@pytest.mark.parametrize(
-    ("names", "token", "said"),
-    [
-        # The token `", "a` leaves one border, right behind the name, and there `a` begins `ab`.
-        (("a", "ab"), '", "a', "begin another's"),
-        (("ab", "a"), '", "a', "begin another's"),
-        (("a", "b"), 'a", "b', "straddle"),
-    ],
-)
+@pytest.mark.parametrize(("names", "token", "said"), [
+    # The token `", "a` leaves one border, right behind the name, and there `a` begins `ab`.
+    (("a", "ab"), '", "a', "begin another's"),
+    (("ab", "a"), '", "a', "begin another's"),
+    (("a", "b"), 'a", "b', "straddle"),
+])  # fmt: skip
 def test_a_tokenizer_that_does_not_tell_actions_apart_is_refused(names, token, said):
     with pytest.raises(DataError, match=said):
         build_automaton(ChainGrammar(names), wrapped(with_words([token])))

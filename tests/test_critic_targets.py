@@ -269,14 +269,11 @@ def declare(folder, pooling):
     return CriticConfig(str(folder))
 
 
-@pytest.mark.parametrize(
-    ("declared", "expected"),
-    [
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
-        ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "last"),
-        ({"pooling_mode": "mean"}, "mean"),
-    ],
-)
+@pytest.mark.parametrize(("declared", "expected"), [
+    ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+    ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "last"),
+    ({"pooling_mode": "mean"}, "mean"),
+])  # fmt: skip
 def test_pooling_follows_the_folder_unless_it_is_set(tmp_path, caplog, declared, expected):
     config = declare(tmp_path / "encoder", declared)
     assert resolve_pooling(config) == expected and not caplog.records

@@ -115,18 +115,15 @@ def test_an_instruction_stands_before_each_text_and_is_part_of_what_values_mean(
         EmbeddingCritic.from_config(CriticConfig(config.model, checkpoint=str(tmp_path)))
 
 
-@pytest.mark.parametrize(
-    ("told", "read"),
-    [
-        ({"prompts": {"query": "query: ", "document": "d: "}}, "query: 2"),
-        ({"prompts": {"query": "q: ", "s": "{s} "}, "default_prompt_name": "s"}, "{s} 2"),
-        ({"prompts": {"query": "", "document": "d: "}, "default_prompt_name": None}, "2"),
-        ({"prompts": {"web_query": "w: "}}, "2"),
-        ({"prompts": None}, "2"),
-        ({"prompts": {"query": 5}}, None),
-        ({"prompts": ["query"]}, None),
-    ],
-)
+@pytest.mark.parametrize(("told", "read"), [
+    ({"prompts": {"query": "query: ", "document": "d: "}}, "query: 2"),
+    ({"prompts": {"query": "q: ", "s": "{s} "}, "default_prompt_name": "s"}, "{s} 2"),
+    ({"prompts": {"query": "", "document": "d: "}, "default_prompt_name": None}, "2"),
+    ({"prompts": {"web_query": "w: "}}, "2"),
+    ({"prompts": None}, "2"),
+    ({"prompts": {"query": 5}}, None),
+    ({"prompts": ["query"]}, None),
+])  # fmt: skip
 def test_an_encoder_reads_what_its_folder_puts_before_a_query(tiny, tmp_path, told, read):
     """As sentence-transformers does; the critic keeps it, and an instruction that is set counts."""
     encoder = tmp_path / "encoder"
