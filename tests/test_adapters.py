@@ -17,15 +17,8 @@ from training_setups import nudge
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lactchain import ActorConfig, ConfigError, CriticConfig, DataError, EmbeddingCritic
-from lactchain.models.adapters import (
-    adapter_effect,
-    base_checksum,
-    load_adapter_weights,
-    merged,
-    save_adapter,
-    tokenizer_checksum,
-    write_adapter_record,
-)
+from lactchain.models import adapters
+from lactchain.models.adapters import base_checksum, save_adapter, tokenizer_checksum
 from lactchain.models.loading import load_actor
 from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, weights_in
 from lactchain.storage.manifests import write_manifest, write_run_file
@@ -61,8 +54,8 @@ def test_an_adapter_comes_back_bit_for_bit_without_a_word(config, adapter, capfd
     expected, other = trained(config).eval(), trained(config, seed=1)
     assert torch.equal(model(IDS).logits, expected(IDS).logits)
     assert not model.training and not any(w.requires_grad for w in model.parameters())
-    assert adapter_effect(model) > 0
-    load_adapter_weights(other, adapter)  # into one that is in use
+    assert adapters.adapter_effect(model) > 0
+    adapters.load_adapter_weights(other, adapter)  # into one that is in use
     assert torch.equal(other.eval()(IDS).logits, expected(IDS).logits)
 
 
@@ -78,7 +71,7 @@ def test_the_same_adapter_is_the_same_bytes_in_every_process(config, adapter, tm
 
 def test_a_new_adapter_changes_nothing_and_only_training_may_start_from_it(config, tmp_path):
     model, _ = load_actor(replace(config, lora=LORA), trainable=True)
-    assert adapter_effect(model) == 0
+    assert adapters.adapter_effect(model) == 0
     save_adapter(model, tmp_path)
     fresh = replace(config, adapter=str(tmp_path))
     load_actor(fresh, trainable=True)
@@ -104,7 +97,7 @@ def test_a_base_may_move_but_neither_it_nor_its_tokenizer_may_be_another(adapter
 def test_an_adapter_that_does_not_fit_or_does_nothing_is_refused(config, adapter, change, message):
     file = adapter / ADAPTER_FILES[1]
     save_file(change(load_file(file)), file, metadata={"format": "pt"})
-    write_adapter_record(adapter, config.model)  # as another program might
+    adapters.write_adapter_record(adapter, config.model)  # as another program might
     refused(replace(config, adapter=str(adapter)), message)
 
 
@@ -114,13 +107,13 @@ def test_adapters_of_actor_and_critic_do_not_swap(config, small, tmp_path):
     critic.save(tmp_path / "critic")
     swapped = replace(config, adapter=str(tmp_path / "critic"))
     refused(swapped, "another base model")
-    write_adapter_record(tmp_path / "critic", config.model)
+    adapters.write_adapter_record(tmp_path / "critic", config.model)
     refused(swapped, "does not fit this model")
 
 
 def test_what_is_no_adapter_of_low_rank_is_refused(config, adapter, small, tmp_path):
     edit_json(adapter / ADAPTER_FILES[0], peft_type="IA3", feedforward_modules=[])
-    write_adapter_record(adapter, config.model)
+    adapters.write_adapter_record(adapter, config.model)
     refused(replace(config, adapter=str(adapter)), "expected a LORA adapter")
     refused(replace(config, adapter=str(small / "other-actor")), "whole model")
     refused(replace(config, adapter=str(tmp_path / "gone")), "gone")
@@ -231,7 +224,7 @@ def test_an_adapter_that_peft_saved_answers_as_it_did_there(config, tmp_path, ca
         model, _ = load_actor(replace(config, adapter=str(tmp_path)))
         assert torch.equal(model(input_ids=ids).logits, trained_there)
         assert f"taken to belong to {config.model}" in caplog.text
-        together = merged(model)(input_ids=ids).logits.log_softmax(-1)
+        together = adapters.merged(model)(input_ids=ids).logits.log_softmax(-1)
     there = trained_there.log_softmax(-1)
     assert (there.exp() * (there - together)).sum(-1).max() < 1e-5
 

@@ -5,20 +5,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from test_decoding import (
-    ACTIONS,
-    PREFIX,
-    PROMPTS,
-    TOKENIZERS,
-    constrained,
-    legal_completions,
-    logprobs_of,
-    make_model,
-    shapes_fed,
-    shared_model,
-    with_words,
-    wrapped,
-)
+import test_decoding
+from test_decoding import PREFIX, PROMPTS, TOKENIZERS, constrained, legal_completions, logprobs_of
 from test_tiny_models import TOKENIZER
 
 from lactchain import ChainGrammar, DataError
@@ -29,7 +17,7 @@ from lactchain.models.generation.decoding import Decoder
 
 def masked_logprob(prompt, completion, completions, temperature):
     """Log-probability of a completion when only what continues one of `completions` may be said."""
-    logprobs = logprobs_of(shared_model(), prompt, completion, temperature)
+    logprobs = logprobs_of(test_decoding.shared_model(), prompt, completion, temperature)
     total = 0.0
     for place, token in enumerate(completion):
         allowed = sorted({a[place] for a in completions if a[:place] == completion[:place]})
@@ -116,10 +104,10 @@ def test_the_shortest_chains_can_be_enumerated_without_any_prompt(max_chain_leng
 
 
 def test_forced_tokens_are_fed_together():
-    model = make_model(len(TOKENIZERS["mistral"]))
-    grammar = ChainGrammar(ACTIONS[:2], max_chain_length=2)
+    model = test_decoding.make_model(len(TOKENIZERS["mistral"]))
+    grammar = ChainGrammar(test_decoding.ACTIONS[:2], max_chain_length=2)
     automaton = build_automaton(grammar, TOKENIZERS["mistral"])
-    decoder, fed = Decoder(model, 2, PREFIX, automaton=automaton), shapes_fed(model)
+    decoder, fed = Decoder(model, 2, PREFIX, automaton=automaton), test_decoding.shapes_fed(model)
     (row,) = decoder.sample(PROMPTS[1:2], [0])
     draws = sum(logprob != 0 for logprob in row.logprobs)
     assert len(fed) <= draws < len(row.token_ids)
@@ -133,7 +121,8 @@ def test_names_that_begin_others_are_told_apart_by_what_follows(tokenizer):
     grammar = ChainGrammar(names, max_chain_length=2)
     tokenizer = TOKENIZERS[tokenizer]
     automaton = build_automaton(grammar, tokenizer)
-    decoder = Decoder(shared_model(), tokenizer.eos_token_id, PREFIX, automaton=automaton)
+    model, eos = test_decoding.shared_model(), tokenizer.eos_token_id
+    decoder = Decoder(model, eos, PREFIX, automaton=automaton)
     completions, _ = decoder.enumerate(PROMPTS[:1])
     assert sorted(completions) == sorted(legal_completions(grammar, tokenizer))
 
@@ -145,5 +134,6 @@ def test_names_that_begin_others_are_told_apart_by_what_follows(tokenizer):
     (("a", "b"), 'a", "b', "straddle"),
 ])  # fmt: skip
 def test_a_tokenizer_that_does_not_tell_actions_apart_is_refused(names, token, said):
+    tokenizer = test_decoding.wrapped(test_decoding.with_words([token]))
     with pytest.raises(DataError, match=said):
-        build_automaton(ChainGrammar(names), wrapped(with_words([token])))
+        build_automaton(ChainGrammar(names), tokenizer)

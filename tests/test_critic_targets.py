@@ -1,11 +1,11 @@
 """What a critic learns: returns, bootstrapped where cut; its head has a closed form as well."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from test_odd_parts import encoder
 from training_setups import STATES, chain_of, changed, episodes, make_critic, open_run
 from trajectories import trajectory
 
@@ -260,22 +260,13 @@ def test_a_frozen_critic_is_saved_as_its_head_alone(tiny, tmp_path):
     assert np.array_equal(trained.eval().values(STATES), critic.values(STATES))
 
 
-def declare(folder, pooling):
-    """Has a folder say how its encoder pools, as sentence-transformers does."""
-    (folder / "1_Pooling").mkdir(parents=True)
-    module = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
-    (folder / "modules.json").write_text(json.dumps([module]))
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    return CriticConfig(str(folder))
-
-
 @pytest.mark.parametrize(("declared", "expected"), [
     ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
     ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "last"),
     ({"pooling_mode": "mean"}, "mean"),
 ])  # fmt: skip
 def test_pooling_follows_the_folder_unless_it_is_set(tmp_path, caplog, declared, expected):
-    config = declare(tmp_path / "encoder", declared)
+    config = encoder(tmp_path / "encoder", [("Pooling", "pool")], **declared)
     assert resolve_pooling(config) == expected and not caplog.records
     other = {"mean": "last", "last": "mean"}[expected]
     assert resolve_pooling(replace(config, pooling=other)) == other
