@@ -48,13 +48,11 @@ class GridRun:
         self.optimal = optimal_values(self.model, GAMMA)
         self.best = optimal_chains(self.model, CONFIG.max_chain_length)
         self.lengths = shortest_paths(self.model)
-        self.values = {n: self._critic(n) for n in (1, 2)}
+        noise = {n: self.draw.normal(0, 0.2 / n, len(self.states)) for n in (1, 2)}
+        self.values = {n: self.optimal + noise[n] for n in noise}
         self.judged = self.optimal - 0.3
         """Exact values of the policy that the critic of round 1 judges; of round 2, unknown."""
         self._write(hostile)
-
-    def _critic(self, number: int) -> np.ndarray:
-        return self.optimal + self.draw.normal(0, 0.2 / number, len(self.states))
 
     def _write(self, hostile: bool) -> None:
         environment = {"environment": vars(CONFIG)}

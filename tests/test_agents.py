@@ -266,7 +266,7 @@ def test_other_actions_and_a_batch_larger_than_a_rollout_are_refused():
         PPOConfig(num_envs=4, num_steps=8, batch_size=64)
 
 
-LEARNERS = [
+@pytest.mark.parametrize("kind, world, kwargs, config, members, steps, least, most", [
     (DQN, "FrozenLake-v1", {"is_slippery": False}, DQNConfig(
         num_envs=8, hidden=(32,), train_every_env_steps=8, num_updates=2, learning_rate=3e-3,
         learning_starts=256, exploration_fraction=0.8, target_every_updates=20, gamma=0.9,
@@ -278,12 +278,7 @@ LEARNERS = [
         num_envs=4, hidden=(64, 64), train_every_env_steps=4, num_updates=4, gamma=0.98,
         batch_size=128, learning_starts=500, anneal=True,
     ), 1, 12_000, -250, 200, marks=pytest.mark.slow),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("kind", "world", "kwargs", "config", "members", "steps", "least", "most"), LEARNERS
-)
+])  # fmt: skip
 def test_every_member_learns(kind, world, kwargs, config, members, steps, least, most):
     envs = MemberEnvs(world, members, config.num_envs, seed=0, **kwargs)
     agent = kind(config, envs.observation_space, envs.action_space, 1, members)
