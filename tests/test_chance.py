@@ -5,7 +5,6 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
-from dice_worlds import BOLD, CAREFUL, bridge
 
 from lactchain import EnvironmentConfig, FunctionPolicy, Rollouts, evaluate, language_env
 from lactchain.data.chain_values import expected_worth
@@ -16,6 +15,27 @@ from lactchain.environments.chance import best_chains, best_values, within_chain
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
 from lactchain.types import Discount
+
+AT_A, AT_B, GOAL, HOLE = range(4)
+CAREFUL, BOLD = range(2)
+
+
+def bridge():
+    """From A careful steps lead to B every other time, a bold one to the goal every fourth time.
+
+    From B a bold step leads to the goal, a careful one into the hole. What is left leads nowhere
+    (careful) or into the hole (bold).
+    """
+    next_state = np.array([[[AT_A, AT_B], [GOAL, HOLE]], [[HOLE, HOLE], [GOAL, GOAL]]])
+    ended = np.broadcast_to(np.arange(2, 4)[:, None, None], (2, 2, 2))
+    probability = np.full((4, 2, 2), 0.5)
+    probability[AT_A, BOLD] = 0.25, 0.75
+    next_state = np.concatenate([next_state, ended])
+    reward = (next_state == GOAL).astype(float)
+    reward[2:] = 0.0
+    over = np.arange(4) >= GOAL
+    states = tuple({"place": place} for place in range(4))
+    return exact.TabularModel(next_state, probability, reward, over, np.arange(4) == GOAL, states)
 
 
 @pytest.mark.parametrize(("longest", "discount_per", "cost", "values", "chains"), [
