@@ -3,39 +3,23 @@
 import base64
 import gzip
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 from run_folders import GAMMA, GRID, hostile_trajectory, play, write_run
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.evaluations import (
-    EpisodeResult,
-    StateValues,
-    write_episodes,
-    write_pairs_after,
-    write_values,
-)
+from lactchain import Action, make_language_env, open_run, write_trajectories
+from lactchain.data import evaluations
 from lactchain.data.preferences import Candidates, make_pairs, write_pairs
-from lactchain.data.sources import write_trajectories
 from lactchain.environments.exact import optimal_chains, optimal_values, shortest_paths
-from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
-from lactchain.inspection.run_view import open_run
-from lactchain.types import Action
 from lactchain_extras.explorer.recording import answer_row, write_tables
 from lactchain_extras.explorer.report import render
 
-CONFIG = EnvironmentConfig(
-    GRID.id,
-    {"size": 3},
-    GRID.template,
-    max_chains=4,
-    max_chain_length=4,
-    invalid_penalty=-0.1,
-    chain_cost=0.02,
-)
+COSTS = {"invalid_penalty": -0.1, "chain_cost": 0.02}
+CONFIG = replace(GRID, kwargs={"size": 3}, max_chains=4, max_chain_length=4, **COSTS)
 SKILL = {0: 0.2, 1: 0.6, 2: 0.95}
 """How often the policy of a round plays well; the last is that of the run."""
 NONSENSE = "I would rather <b>not</b> $ay"
@@ -64,13 +48,11 @@ class GridRun:
         self.optimal = optimal_values(self.model, GAMMA)
         self.best = optimal_chains(self.model, CONFIG.max_chain_length)
         self.lengths = shortest_paths(self.model)
-        self.values = {n: self._critic(n) for n in (1, 2)}
+        noise = {n: self.draw.normal(0, 0.2 / n, len(self.states)) for n in (1, 2)}
+        self.values = {n: self.optimal + noise[n] for n in noise}
         self.judged = self.optimal - 0.3
         """Exact values of the policy that the critic of round 1 judges; of round 2, unknown."""
         self._write(hostile)
-
-    def _critic(self, number: int) -> np.ndarray:
-        return self.optimal + self.draw.normal(0, 0.2 / number, len(self.states))
 
     def _write(self, hostile: bool) -> None:
         environment = {"environment": vars(CONFIG)}
@@ -92,14 +74,14 @@ class GridRun:
         values = tuple(self.values[number].tolist())
         write_run(folder / "critic", environment, 15, {"loss": 0.1}, 1000 * number)
         exact = tuple(self.optimal.tolist())
-        told = StateValues(tuple(self.states), values, exact, GAMMA)
-        write_values(folder / "critic/values.json", told)
+        told = evaluations.StateValues(tuple(self.states), values, exact, GAMMA)
+        evaluations.write_values(folder / "critic/values.json", told)
         pairs, dropped = make_pairs([self._candidates(n) for n in range(0, 60, 7)])
         summary = {f"pairs/dropped_{reason}": count for reason, count in dropped.items()}
         summary["pairs/dropped_margin"] = 3 * number
         write_run(folder / "simpo", environment, 12, summary, 1000 * number + 500)
         write_pairs(folder / "simpo/pairs/0.parquet", pairs)
-        write_pairs_after(folder / "simpo/pairs_after.json", {0: (-0.5, -7.25)})
+        evaluations.write_pairs_after(folder / "simpo/pairs_after.json", {0: (-0.5, -7.25)})
 
     def _write_evaluation(self, number: int, environment: dict, hostile: bool) -> None:
         folder = self.directory / f"round_{number}/evaluation"
@@ -110,10 +92,11 @@ class GridRun:
         ]
         extra = [hostile_trajectory()] if hostile else []
         write_trajectories(folder / "trajectories/0.parquet", self.played + extra)
-        write_episodes(folder / "episodes.json", [*map(self._result, self.played, self.lengths)])
+        results = [*map(self._result, self.played, self.lengths)]
+        evaluations.write_episodes(folder / "episodes.json", results)
 
-    def _result(self, trajectory, length: int) -> EpisodeResult:
-        return EpisodeResult(
+    def _result(self, trajectory, length: int) -> evaluations.EpisodeResult:
+        return evaluations.EpisodeResult(
             state=trajectory.infos[0]["state"],
             success=trajectory.terminated,
             num_chains=len(trajectory),
@@ -167,20 +150,9 @@ class GridRun:
         }
 
     def _others(self, n: int) -> list[dict]:
-        texts = ([0, 1], [0, 0, 1], [1])
-        nonsense = {
-            "state_id": n,
-            "completion": NONSENSE,
-            "tokens": [NONSENSE, "</s>"],
-            "probabilities": [],
-            "probability": None,
-            "count": 0,
-            "reward": -0.1,
-            "score": -0.1,
-            "invalid": True,
-            "chosen": False,
-            "rejected": True,
-        }
+        nonsense = {"state_id": n, "completion": NONSENSE, "tokens": [NONSENSE, "</s>"]}
+        nonsense |= {"probabilities": [], "probability": None, "count": 0, "reward": -0.1}
+        nonsense |= {"score": -0.1, "invalid": True, "chosen": False, "rejected": True}
         return [nonsense] * (n % 8 == 0) + [
             {
                 "state_id": n,
@@ -195,7 +167,7 @@ class GridRun:
                 "chosen": k == 2,
                 "rejected": k == 0,
             }
-            for k, chain in enumerate(texts)
+            for k, chain in enumerate(([0, 1], [0, 0, 1], [1]))
         ]
 
     def _candidates(self, n: int) -> Candidates:

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +23,7 @@ from accelerate import PartialState
 from accelerate.state import GradientState
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
-from training_setups import MAKERS, STATES, new_group, open_run
+from training_setups import MAKERS, STATES, TRAINING, new_group, open_run
 
 from lactchain import ActorConfig, Interrupted, TrainingConfig, launch
 from lactchain.models.loading import load_actor
@@ -111,15 +112,9 @@ def comparable(
     kind: str, weights: Path, run_dir: Path, batch_size: int, accumulation: int = 2, **options: Any
 ) -> Iterator[Any]:
     """The trainer of `losses`."""
-    settings = TrainingConfig(
-        max_steps=10,
-        num_epochs=5,
-        batch_size=batch_size,
-        gradient_accumulation_steps=accumulation,
-        learning_rate=3e-3,
-        save_every_updates=4,
-        extra={"logging_steps": 1},
-    )
+    rows = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation}
+    notes = {"save_every_updates": 4, "extra": {"logging_steps": 1}}
+    settings = replace(TRAINING, max_steps=10, num_epochs=5, **rows, **notes)
     with patch.multiple(training_setups, NUM_ROWS=19, DROPOUT=0.0), open_run(run_dir) as run:
         yield MAKERS[kind](weights, run, settings=settings, **options)
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from trajectories import trajectory
 from wordle_tree import InformedWords
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.sources import write_trajectories
-from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain import EnvironmentConfig, LanguageEnv, make_language_env, write_trajectories
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.storage.manifests import write_run_file, write_with_manifest
 from lactchain.types import Action, Trajectory

@@ -23,30 +23,13 @@ import numpy as np
 import torch
 import training_setups
 
-from lactchain.config.parsing import dump
-from lactchain.config.settings import (
-    ActorConfig,
-    CollectConfig,
-    CriticConfig,
-    EnvironmentConfig,
-    GuidedActorConfig,
-    LoraSettings,
-    PlayerConfig,
-    PreferenceConfig,
-    RunConfig,
-    SamplerConfig,
-    TrainingConfig,
-    recast,
-)
+from lactchain import Action, dump, launch, read_pairs, read_trajectories
+from lactchain.config import settings
 from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
-from lactchain.data.preferences import read_pairs
-from lactchain.data.sources import read_trajectories
-from lactchain.runs.process import launch
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.pipeline_config import ActorStageConfig, CriticStageConfig
 from lactchain.stages.train_bc import BehaviorConfig, WarmStartConfig
-from lactchain.types import Action
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig
 from lactchain_extras.stages.make_offline_data import RecordingConfig
@@ -56,18 +39,18 @@ from lactchain_extras.token_values.settings import ValueConfig
 SHAPE = TinyModelConfig(
     hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, intermediate_size=32
 )
-LORA = LoraSettings(r=2)
-GRID = EnvironmentConfig(
+LORA = settings.LoraSettings(r=2)
+GRID = settings.EnvironmentConfig(
     kwargs={"size": 2},  # 48 start states
     template="{x} {y} {orientation} {goal_x} {goal_y}",
     max_chain_length=3,  # 14 chains
     max_chains=4,
 )
-TRAINING = TrainingConfig(
+TRAINING = settings.TrainingConfig(
     batch_size=16, learning_rate=1e-3, save_every_updates=2, extra={"logging_steps": 2}
 )
-COLLECT = CollectConfig(num_episodes=96, num_envs=16, shard_size=16)
-PREFERENCES = PreferenceConfig(num_states=96, num_candidates=4, states_per_shard=16)
+COLLECT = settings.CollectConfig(num_episodes=96, num_envs=16, shard_size=16)
+PREFERENCES = settings.PreferenceConfig(num_states=96, num_candidates=4, states_per_shard=16)
 BEHAVIOR = BehaviorConfig(num_chains=64, max_random_length=2)
 EVALUATION = EvaluationConfig(num_envs=32, num_samples=100)
 SCRIPTS = Path(__file__).parent.parent / "scripts"
@@ -117,20 +100,8 @@ def config_class(script: str) -> type:
     return next(value for name, value in names.items() if name.endswith("Config"))
 
 
-CLASSES = {
-    name: config_class(name)
-    for name in (
-        "make_offline_data",
-        "train_bc",
-        "collect_rollouts",
-        "train_critic",
-        "make_preferences",
-        "train_simpo",
-        "evaluate",
-        "run_pipeline",
-    )
-}
-STAGES = [name for name in CLASSES if name != "run_pipeline"]
+STAGES = [*RESULTS]
+CLASSES = {name: config_class(name) for name in (*STAGES, "run_pipeline")}
 
 
 def build_weights(folder: Path) -> Path:
@@ -141,10 +112,11 @@ def build_weights(folder: Path) -> Path:
 
 def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
     """The smallest sensible configuration of a script."""
-    actor = ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
-    sampler, player = recast(actor, SamplerConfig), recast(actor, PlayerConfig)
-    critic = CriticConfig(str(weights / "encoder"), gamma=0.9)
-    greedy = recast(actor, GuidedActorConfig, decoding="free", temperature=0.0)
+    actor = settings.ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
+    sampler = settings.recast(actor, settings.SamplerConfig)
+    player = settings.recast(actor, settings.PlayerConfig)
+    critic = settings.CriticConfig(str(weights / "encoder"), gamma=0.9)
+    greedy = settings.recast(actor, settings.GuidedActorConfig, decoding="free", temperature=0.0)
     parts = {
         "make_offline_data": {
             "behavior": RecordingConfig({"optimal": 0.4, "random": 0.6}),
@@ -168,7 +140,7 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
             "num_rounds": 2,
         },
     }  # fmt: skip
-    run = RunConfig(run_dir=str(run_dir), keep_checkpoints=True)
+    run = settings.RunConfig(run_dir=str(run_dir), keep_checkpoints=True)
     return replace(CLASSES[script](run=run, environment=GRID, **parts[script]), **changes)
 
 
@@ -195,7 +167,7 @@ def weighted_runs(weights: Path, finished: Callable[[str], Path], folder: Path) 
     simpo = config_of("train_simpo", weights, folder / "simpo")
     run_here("train_simpo", replace(simpo, actor=replace(simpo.actor, lora=LORA)))
     values = TrainMCConfig(
-        run=RunConfig(str(folder / "mc")),
+        run=settings.RunConfig(str(folder / "mc")),
         environment=GRID,
         actor=simpo.actor,
         trajectories=str(folder / "pipeline/round_1/critic/trajectories"),
@@ -203,12 +175,12 @@ def weighted_runs(weights: Path, finished: Callable[[str], Path], folder: Path) 
         training=replace(TRAINING, max_steps=2),
     )
     run_here("train_mc", values)
-    adapted = PlayerConfig(str(weights / "actor"), adapter=str(folder / "simpo/actor"))
-    export.main(ExportConfig(RunConfig(str(folder / "export")), adapted))
-    whole = PlayerConfig(str(folder / "pipeline/actor"))
-    export.main(ExportConfig(RunConfig(str(folder / "export_all")), whole))
+    adapted = settings.PlayerConfig(str(weights / "actor"), adapter=str(folder / "simpo/actor"))
+    export.main(ExportConfig(settings.RunConfig(str(folder / "export")), adapted))
+    whole = settings.PlayerConfig(str(folder / "pipeline/actor"))
+    export.main(ExportConfig(settings.RunConfig(str(folder / "export_all")), whole))
     critic = str((folder / "pipeline/critic").resolve())
-    export.main(ExportConfig(RunConfig(str(folder / "export_critic")), critic=critic))
+    export.main(ExportConfig(settings.RunConfig(str(folder / "export_critic")), critic=critic))
     return folder
 
 
@@ -264,8 +236,5 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 def figures_of(summary: dict[str, Any]) -> dict[str, Any]:
     """A summary without what depends on the clock."""
-    return {name: value for name, value in summary.items() if not _is_time(name)}
-
-
-def _is_time(name: str) -> bool:
-    return "time/" in name or name == "wall_seconds"
+    timed = {name for name in summary if "time/" in name or name == "wall_seconds"}
+    return {name: value for name, value in summary.items() if name not in timed}

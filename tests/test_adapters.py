@@ -17,15 +17,8 @@ from training_setups import nudge
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lactchain import ActorConfig, ConfigError, CriticConfig, DataError, EmbeddingCritic
-from lactchain.models.adapters import (
-    adapter_effect,
-    base_checksum,
-    load_adapter_weights,
-    merged,
-    save_adapter,
-    tokenizer_checksum,
-    write_adapter_record,
-)
+from lactchain.models import adapters
+from lactchain.models.adapters import base_checksum, save_adapter, tokenizer_checksum
 from lactchain.models.loading import load_actor
 from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, weights_in
 from lactchain.storage.manifests import write_manifest, write_run_file
@@ -35,13 +28,6 @@ from lactchain.storage.manifests import write_manifest, write_run_file
 def actor(small, tmp_path):
     """A copy of the actor's folder to damage."""
     return shutil.copytree(small / "actor", tmp_path / "actor")
-
-
-def rewrite(adapter: Path, change) -> None:
-    """Changes the weights of an adapter and records them anew, as another program might."""
-    file = adapter / ADAPTER_FILES[1]
-    save_file(change(load_file(file)), file, metadata={"format": "pt"})
-    write_adapter_record(adapter, json.loads((adapter / ADAPTER_RECORD).read_text())["base"])
 
 
 def trained(config: ActorConfig, seed: int = 0):
@@ -68,8 +54,8 @@ def test_an_adapter_comes_back_bit_for_bit_without_a_word(config, adapter, capfd
     expected, other = trained(config).eval(), trained(config, seed=1)
     assert torch.equal(model(IDS).logits, expected(IDS).logits)
     assert not model.training and not any(w.requires_grad for w in model.parameters())
-    assert adapter_effect(model) > 0
-    load_adapter_weights(other, adapter)  # into one that is in use
+    assert adapters.adapter_effect(model) > 0
+    adapters.load_adapter_weights(other, adapter)  # into one that is in use
     assert torch.equal(other.eval()(IDS).logits, expected(IDS).logits)
 
 
@@ -85,7 +71,7 @@ def test_the_same_adapter_is_the_same_bytes_in_every_process(config, adapter, tm
 
 def test_a_new_adapter_changes_nothing_and_only_training_may_start_from_it(config, tmp_path):
     model, _ = load_actor(replace(config, lora=LORA), trainable=True)
-    assert adapter_effect(model) == 0
+    assert adapters.adapter_effect(model) == 0
     save_adapter(model, tmp_path)
     fresh = replace(config, adapter=str(tmp_path))
     load_actor(fresh, trainable=True)
@@ -101,19 +87,17 @@ def test_a_base_may_move_but_neither_it_nor_its_tokenizer_may_be_another(adapter
     refused(other, "another base model: expected .*actor")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda w: {k.replace(".model.", ".model.model.", 1): v for k, v in w.items()}, "not fit"),
-        (lambda w: dict(sorted(w.items())[1:]), "not fit this model"),
-        (lambda w: {**w, "base_model.model.lm_head.lora_A.weight": torch.ones(2, 32)}, "not fit"),
-        (lambda w: {k: torch.cat([v, v], int("lora_B" in k)) for k, v in w.items()}, "not fit"),
-        (lambda w: {k: v * ("lora_B" in k) for k, v in w.items()}, "does not change the outputs"),
-    ],
-    ids=["one model more", "a key less", "a key more", "another rank", "no effect"],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda w: {k.replace(".model.", ".model.model.", 1): v for k, v in w.items()}, "not fit"),
+    (lambda w: dict(sorted(w.items())[1:]), "not fit this model"),
+    (lambda w: {**w, "base_model.model.lm_head.lora_A.weight": torch.ones(2, 32)}, "not fit"),
+    (lambda w: {k: torch.cat([v, v], int("lora_B" in k)) for k, v in w.items()}, "not fit"),
+    (lambda w: {k: v * ("lora_B" in k) for k, v in w.items()}, "does not change the outputs"),
+], ids=["one model more", "a key less", "a key more", "another rank", "no effect"])  # fmt: skip
 def test_an_adapter_that_does_not_fit_or_does_nothing_is_refused(config, adapter, change, message):
-    rewrite(adapter, change)
+    file = adapter / ADAPTER_FILES[1]
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+    adapters.write_adapter_record(adapter, config.model)  # as another program might
     refused(replace(config, adapter=str(adapter)), message)
 
 
@@ -123,13 +107,13 @@ def test_adapters_of_actor_and_critic_do_not_swap(config, small, tmp_path):
     critic.save(tmp_path / "critic")
     swapped = replace(config, adapter=str(tmp_path / "critic"))
     refused(swapped, "another base model")
-    write_adapter_record(tmp_path / "critic", config.model)
+    adapters.write_adapter_record(tmp_path / "critic", config.model)
     refused(swapped, "does not fit this model")
 
 
 def test_what_is_no_adapter_of_low_rank_is_refused(config, adapter, small, tmp_path):
     edit_json(adapter / ADAPTER_FILES[0], peft_type="IA3", feedforward_modules=[])
-    write_adapter_record(adapter, config.model)
+    adapters.write_adapter_record(adapter, config.model)
     refused(replace(config, adapter=str(adapter)), "expected a LORA adapter")
     refused(replace(config, adapter=str(small / "other-actor")), "whole model")
     refused(replace(config, adapter=str(tmp_path / "gone")), "gone")
@@ -137,11 +121,7 @@ def test_what_is_no_adapter_of_low_rank_is_refused(config, adapter, small, tmp_p
 
 @pytest.mark.parametrize(
     ("damage", "name"),
-    [
-        *product([Path.unlink, cut, text], ADAPTER_FILES),
-        (cut, ADAPTER_RECORD),
-        (text, ADAPTER_RECORD),
-    ],
+    [*product([Path.unlink, cut, text], ADAPTER_FILES), *product([cut, text], [ADAPTER_RECORD])],
 )
 def test_missing_and_damaged_files_of_an_adapter_are_named(config, adapter, name, damage):
     damage(adapter / name)
@@ -201,18 +181,15 @@ def test_the_tokenizers_identity_sees_chat_templates_wherever_they_are(small, ac
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of PEFT
-@pytest.mark.parametrize(
-    ("asked", "named"),
-    [
-        ({"target_modules": ["lm_head"]}, "lm_head"),
-        ({"target_modules": ["q_proj", "lm_head"]}, "lm_head"),
-        ({"target_modules": ["embed_tokens"]}, "embed_tokens"),
-        ({"target_modules": ".*(lm_head|q_proj)"}, "lm_head"),
-        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "lm_head"),
-        ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "embed_tokens"),
-        ({"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}, "embed_tokens"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "named"), [
+    ({"target_modules": ["lm_head"]}, "lm_head"),
+    ({"target_modules": ["q_proj", "lm_head"]}, "lm_head"),
+    ({"target_modules": ["embed_tokens"]}, "embed_tokens"),
+    ({"target_modules": ".*(lm_head|q_proj)"}, "lm_head"),
+    ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, "lm_head"),
+    ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "embed_tokens"),
+    ({"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}, "embed_tokens"),
+])  # fmt: skip
 def test_an_adapter_of_embeddings_or_output_is_refused_before_it_is_trained(
     config, tmp_path, asked, named
 ):
@@ -233,16 +210,13 @@ def test_an_adapter_of_no_layer_is_one_line(config, names):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of PEFT
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"target_modules": ["q_proj", "v_proj"]},
-        {"target_modules": "all-linear", "use_rslora": True},
-        {"target_modules": ["q_proj"], "use_dora": True},
-        {"target_modules": ["q_proj"], "bias": "all"},
-        {"target_modules": ["q_proj"], "modules_to_save": ["o_proj"]},
-    ],
-)
+@pytest.mark.parametrize("asked", [
+    {"target_modules": ["q_proj", "v_proj"]},
+    {"target_modules": "all-linear", "use_rslora": True},
+    {"target_modules": ["q_proj"], "use_dora": True},
+    {"target_modules": ["q_proj"], "bias": "all"},
+    {"target_modules": ["q_proj"], "modules_to_save": ["o_proj"]},
+])  # fmt: skip
 def test_an_adapter_that_peft_saved_answers_as_it_did_there(config, tmp_path, caplog, asked):
     ids = torch.arange(3, 20)[None]
     with torch.no_grad():
@@ -250,7 +224,7 @@ def test_an_adapter_that_peft_saved_answers_as_it_did_there(config, tmp_path, ca
         model, _ = load_actor(replace(config, adapter=str(tmp_path)))
         assert torch.equal(model(input_ids=ids).logits, trained_there)
         assert f"taken to belong to {config.model}" in caplog.text
-        together = merged(model)(input_ids=ids).logits.log_softmax(-1)
+        together = adapters.merged(model)(input_ids=ids).logits.log_softmax(-1)
     there = trained_there.log_softmax(-1)
     assert (there.exp() * (there - together)).sum(-1).max() < 1e-5
 
@@ -269,22 +243,18 @@ def of_peft(config, folder, **asked):
     return model.eval()
 
 
-HARMFUL = {
-    "normalizer": [
-        {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
-        {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA"},
-    ],
-    "decoder": [{"type": "Strip", "content": "a", "start": 9, "stop": 9}, {"type": "Nonsense"}],
-    "post_processor": [
-        {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": 3}
-    ],
-    "model": [{"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}, 3],
-}
-
-
-@pytest.mark.parametrize(
-    ("part", "instead"), [(part, each) for part, several in HARMFUL.items() for each in several]
-)
+@pytest.mark.parametrize(("part", "instead"), [
+    ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+    ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA"}),
+    ("decoder", {"type": "Strip", "content": "a", "start": 9, "stop": 9}),
+    ("decoder", {"type": "Nonsense"}),
+    (
+        "post_processor",
+        {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": 3},
+    ),
+    ("model", {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}),
+    ("model", 3),
+])  # fmt: skip
 def test_a_tokenizer_that_panics_is_one_line_or_harmless(actor, part, instead):
     edit_json(actor / "tokenizer.json", **{part: instead})
     try:

@@ -24,12 +24,17 @@ ACTOR_LINE = DDPGConfig(hidden=(), gamma=0.5, batch_size=4)
 LINEAR = PPOConfig(num_envs=1, num_steps=3, batch_size=3, hidden=(), gamma=0.5, gae_lambda=0.5)
 
 
+def give_values(parameters, values, name="q"):
+    """Has a network say the same in every state."""
+    parameters.flat.zero_()
+    parameters.views[name][1].data.copy_(torch.tensor(values))
+
+
 def with_values(online, target, config=Q_LINE):
     """An agent whose Q-values are the same in every state."""
     agent = DQN(config, LINE, TWO)
-    for parameters, values in ((agent.parameters, online), (agent.target, target)):
-        parameters.flat.zero_()
-        parameters.views["q"][1].data.copy_(torch.tensor(values))
+    give_values(agent.parameters, online)
+    give_values(agent.target, target)
     return agent
 
 
@@ -106,9 +111,8 @@ def test_only_greedy_play_uses_the_running_average_of_the_weights():
     average = agents[0].parts["average"]
     torch.testing.assert_close(average.flat, 0.75 * mean + 0.25 * passed[4], atol=1e-6, rtol=1e-5)
     seen = np.zeros((1, 4, 1), np.float32)
-    for parameters, values in ((agents[0].parameters, [0.0, 1.0]), (average, [1.0, 0.0])):
-        parameters.flat.zero_()
-        parameters.views["q"][1].data.copy_(torch.tensor(values))
+    give_values(agents[0].parameters, [0.0, 1.0])
+    give_values(average, [1.0, 0.0])
     assert not agents[0].act(seen, greedy=True).any() and agents[0].act(seen).all()
 
 
@@ -121,12 +125,6 @@ def test_senseless_settings_are_refused(name, value):
         DQNConfig(**{"num_envs": 4, name: value})
 
 
-def constant_critic(agent, value):
-    """A target critic that gives every pair the same value."""
-    agent.target_critics.flat.zero_()
-    agent.target_critics.views["q0"][1].data.fill_(value)
-
-
 def step(terminated=False):
     """A batch of one row: a step from 2 by 0.5 to 3, for a reward of 1."""
     row = np.ones((1, 1, 1), np.float32)
@@ -137,7 +135,7 @@ def step(terminated=False):
 def test_targets_of_an_actor_and_its_critic_by_hand():
     for scale in (1.0, 0.25):
         agent = DDPG(replace(ACTOR_LINE, reward_scale=scale), LINE, PUSH)
-        constant_critic(agent, 8.0)
+        give_values(agent.target_critics, [8.0], "q0")
         assert agent.targets(step()).item() == scale * 1 + 0.5 * 8
         assert agent.targets(step(terminated=True)).item() == scale * 1
 
@@ -187,34 +185,26 @@ def test_unbounded_actions_are_refused(monkeypatch):
         MemberEnvs("test/Unbounded-v0", 1, 1)
 
 
-def test_advantages_by_hand_with_one_episode_cut_and_one_ended():
-    agent = PPO(LINEAR, LINE, TWO)
+@pytest.mark.parametrize("end", [True, False], ids=["ended", "going on"])
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_advantages_by_hand_with_rewards_scaled_and_one_episode_cut(scale, end):
+    agent = PPO(replace(LINEAR, reward_scale=scale), LINE, TWO, num_members=2)
     for view, value in zip(agent.parameters.views["critic"], (1.0, 0.0), strict=True):
         view.data.fill_(value)  # V(x) = x
 
     def column(*values):
-        return torch.tensor(values).view(3, 1, 1)
+        return torch.tensor(values).view(3, 1, 1).expand(3, 2, 1)
 
     rollout = Rollout(
         column(1.0, 2.0, 3.0)[..., None], column(0, 0, 0), column(1.0, 1.0, 1.0),
-        terminated=column(False, False, True), truncated=column(False, True, False),
-        last_inputs=torch.tensor([[[4.0]]]), final_inputs=torch.tensor([[10.0]]),
+        terminated=column(False, False, end), truncated=column(False, True, False),
+        last_inputs=torch.full((2, 1, 1), 4.0), final_inputs=torch.full((2, 1), 10.0),
     )  # fmt: skip
+    # δ_2 = r − 3, or r + .5·4 − 3; δ_1 = r + .5·10 − 2, cut; δ_0 = r + .5·2 − 1
+    expected = [scale + 0.25 * (scale + 3), scale + 3, scale - (3 if end else 1)]
     advantages, returns = agent.advantages(rollout)
-    # δ_2 = 1 − 3; δ_1 = 1 + .5·10 − 2, cut; δ_0 = 1 + .5·2 − 1, and A_0 = δ_0 + .25·A_1
-    assert advantages.flatten().tolist() == [2.0, 4.0, -2.0]
-    assert returns.flatten().tolist() == [3.0, 6.0, 1.0]
-
-
-@pytest.mark.parametrize("scale", [1.0, 3.0])
-def test_rewards_are_scaled(scale):
-    agent = PPO(replace(LINEAR, reward_scale=scale), LINE, TWO, num_members=2)
-    for view, value in zip(agent.parameters.views["critic"], (1.0, 0.0), strict=True):
-        view.data.fill_(value)
-    one, no = torch.ones(1, 2, 1), torch.zeros(1, 2, 1, dtype=torch.bool)
-    last, finals = 4 * torch.ones(2, 1, 1), torch.zeros(0, 1)
-    advantages, _ = agent.advantages(Rollout(one[..., None], one.long(), one, no, no, last, finals))
-    assert advantages.flatten().tolist() == [scale + 0.5 * 4 - 1] * 2
+    assert advantages[..., 0].T.tolist() == [expected] * 2
+    assert (returns - advantages)[..., 0].T.tolist() == [[1.0, 2.0, 3.0]] * 2
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(3), BOX])
@@ -238,8 +228,7 @@ def test_probabilities_and_entropies_are_those_of_torch(space):
 
 def test_sampled_actions_follow_the_probabilities():
     agent = PPO(LINEAR, LINE, spaces.Discrete(3))
-    agent.parameters.views["actor"][1].data.copy_(torch.tensor([0.0, 1.0, 2.0]))
-    agent.parameters.views["actor"][0].data.zero_()
+    give_values(agent.parameters, [0.0, 1.0, 2.0], "actor")
     actions = agent.act(np.zeros((1, 30_000, 1), dtype=np.float32))
     expected = torch.tensor([0.0, 1.0, 2.0]).softmax(0).numpy()
     np.testing.assert_allclose(np.bincount(actions[0]) / 30_000, expected, atol=0.01)
@@ -277,7 +266,7 @@ def test_other_actions_and_a_batch_larger_than_a_rollout_are_refused():
         PPOConfig(num_envs=4, num_steps=8, batch_size=64)
 
 
-LEARNERS = [
+@pytest.mark.parametrize("kind, world, kwargs, config, members, steps, least, most", [
     (DQN, "FrozenLake-v1", {"is_slippery": False}, DQNConfig(
         num_envs=8, hidden=(32,), train_every_env_steps=8, num_updates=2, learning_rate=3e-3,
         learning_starts=256, exploration_fraction=0.8, target_every_updates=20, gamma=0.9,
@@ -289,12 +278,7 @@ LEARNERS = [
         num_envs=4, hidden=(64, 64), train_every_env_steps=4, num_updates=4, gamma=0.98,
         batch_size=128, learning_starts=500, anneal=True,
     ), 1, 12_000, -250, 200, marks=pytest.mark.slow),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("kind", "world", "kwargs", "config", "members", "steps", "least", "most"), LEARNERS
-)
+])  # fmt: skip
 def test_every_member_learns(kind, world, kwargs, config, members, steps, least, most):
     envs = MemberEnvs(world, members, config.num_envs, seed=0, **kwargs)
     agent = kind(config, envs.observation_space, envs.action_space, 1, members)

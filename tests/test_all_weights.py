@@ -35,21 +35,12 @@ def weights(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def auto_as_on_a_gpu(monkeypatch):
-    """The types that `auto` chooses there; models stay here."""
-    monkeypatch.setattr(loading, "computes_in_bfloat16", lambda: True)
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "chosen"),
-    [
-        ({"avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
-        ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
-        ({"avx512_bf16": False, "amx_bf16": False}, torch.float32),
-        ({}, torch.float32),
-    ],
-)
+@pytest.mark.parametrize(("capabilities", "chosen"), [
+    ({"avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
+    ({"avx512_bf16": False, "amx_bf16": True}, torch.bfloat16),
+    ({"avx512_bf16": False, "amx_bf16": False}, torch.float32),
+    ({}, torch.float32),
+])  # fmt: skip
 def test_auto_is_bfloat16_on_a_cpu_that_multiplies_in_it(
     weights, monkeypatch, capabilities, chosen
 ):
@@ -57,7 +48,8 @@ def test_auto_is_bfloat16_on_a_cpu_that_multiplies_in_it(
     assert load_actor(ActorConfig(str(weights / "actor16")))[0].dtype == chosen
 
 
-def test_auto_is_float32_for_weights_that_are_all_trained(weights, auto_as_on_a_gpu, tmp_path):
+def test_auto_is_float32_for_weights_that_are_all_trained(weights, monkeypatch, tmp_path):
+    monkeypatch.setattr(loading, "computes_in_bfloat16", lambda: True)  # as on a GPU
     actor = ActorConfig(str(weights / "actor16"))
     assert load_actor(actor)[0].dtype == torch.bfloat16
     adapted = load_actor(replace(actor, lora=LORA), trainable=True)[0]

@@ -23,6 +23,13 @@ def told_of(ids=None, logprobs=None):
     return told | {"logprobs": {"token_logprobs": logprobs}}
 
 
+def told_by(reply, words, **more):
+    """What is said when a server answers nothing but this; how often it was asked."""
+    with serving(Script([reply])) as server, pytest.raises(ServerError, match=words) as error:
+        ask(server, **more)
+    return str(error.value), server.asked
+
+
 COMPLETION = "^/v1/completions: expected a completion with"
 WRONG = {
     "an order of letters": ({"token_ids": "abc"}, COMPLETION),
@@ -57,10 +64,11 @@ def test_parts_of_a_wrong_kind_or_request_are_one_line(engine, monkeypatch, chan
     assert "\n" not in str(error.value)
 
 
-BODIES = ["[]", "{}", '{"choices": {}}', '{"choices": [null]}', '{"choices": [{}, {}]}']
+CHOICES = ["{}", "[null]", "[{}, {}]", '[["text"]]']
+BODIES = ["[]", "{}", '[{"choices": 1}]', *(f'{{"choices": {told}}}' for told in CHOICES)]
 
 
-@pytest.mark.parametrize("body", [*BODIES, '{"choices": [["text"]]}', '[{"choices": 1}]'])
+@pytest.mark.parametrize("body", BODIES)
 def test_bodies_of_a_wrong_kind_are_one_line(engine, body):
     actor = ServedActor.from_config(asked_of(engine), GRAMMAR)
     with serving(Script([answer(200, body)])) as server, asking(server) as transport:
@@ -81,18 +89,11 @@ def test_a_list_of_models_that_is_none_is_one_line(cards):
 
 
 def test_an_answer_without_end_or_measure_is_one_line(monkeypatch):
-    with (
-        serving(Script([answer(200, "[" * 100_000)])) as server,
-        pytest.raises(ServerError, match="in the end a cut answer"),
-    ):
-        ask(server, timeout_seconds=0.3)
+    told_by(answer(200, "[" * 100_000), "in the end a cut answer", timeout_seconds=0.3)
     monkeypatch.setattr("lactchain_extras.serving.transport.MOST_BYTES", 10_000)
     small = gzip.compress(b" " * 1_000_000)
     for huge in (answer(200, " " * 10_001), (200, {"Content-Encoding": "gzip"}, small)):
-        with serving(Script([huge])) as server:
-            with pytest.raises(ServerError, match="expected an answer of 10,000 bytes at most"):
-                ask(server)
-            assert server.asked == 1
+        assert told_by(huge, "expected an answer of 10,000 bytes at most")[1] == 1
 
 
 class Late(Server):
@@ -114,12 +115,8 @@ def test_an_answer_that_comes_too_late_is_not_that_of_the_next_row():
 
 def test_words_of_a_server_move_nothing_on_the_screen():
     words = "\x1b[2Jcl\x1b]0;title\x07ear\r\n \u202egnorw"
-    with (
-        serving(Script([answer(400, words)])) as server,
-        pytest.raises(ServerError, match=r"with 400 \[2Jcl \]0;title ear gnorw$") as error,
-    ):
-        ask(server)
-    assert str(error.value).isprintable()
+    shown, _ = told_by(answer(400, words), r"with 400 \[2Jcl \]0;title ear gnorw$")
+    assert shown.isprintable()
 
 
 @pytest.fixture(scope="module")
@@ -149,15 +146,12 @@ def test_a_certificate_is_trusted_where_the_environment_says_so(certificate, mon
         assert ask(server) == {"text": "there"}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("SSL_CERT_FILE", "/nowhere.pem"),
-        ("SSL_CERT_FILE", __file__),
-        ("HTTP_PROXY", "ftp://me:hunter22@proxy"),
-        ("HTTP_PROXY", "socks5://me:hunter22@proxy"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    ("SSL_CERT_FILE", "/nowhere.pem"),
+    ("SSL_CERT_FILE", __file__),
+    ("HTTP_PROXY", "ftp://me:hunter22@proxy"),
+    ("HTTP_PROXY", "socks5://me:hunter22@proxy"),
+])  # fmt: skip
 def test_certificates_and_proxies_that_are_none_are_one_line(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="^SSL_CERT_FILE, .*: expected a file of cert") as error:

@@ -120,10 +120,11 @@ def values_of(agent, num_states):
     return agent.values(x)[0].amax(-1)
 
 
-def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
-    def right(observations):
-        return np.ones(observations.shape[:2], dtype=np.int64)
+def right(observations):
+    return np.ones(observations.shape[:2], dtype=np.int64)
 
+
+def test_whole_episodes_are_evaluated_from_the_same_seeds_for_all_members():
     result = evaluate_members(right, "CartPole-v1", num_members=2, num_episodes=6, seed=5)
     assert result.returns.shape == (2, 6) and (result.returns[0] == result.returns[1]).all()
     assert 8 <= result.returns.mean() <= 11
@@ -134,7 +135,7 @@ def test_success_is_a_return_that_the_world_or_its_config_names():
     assert success_return(WorldConfig("CartPole-v1")) == 475
     assert success_return(WorldConfig("CartPole-v1", success_return=20)) == 20
     assert success_return(WorldConfig("Pendulum-v1")) is None
-    result = evaluate_members(lambda x: np.ones(x.shape[:2], dtype=np.int64), "CartPole-v1", 1, 20)
+    result = evaluate_members(right, "CartPole-v1", 1, 20)
     share = (result.returns[0] >= 10).mean()
     assert 0 < share < 1 and result.summary(0, 10)["success_rate"] == share
     assert "success_rate" not in result.summary()

@@ -6,27 +6,17 @@ import random
 import signal
 import sys
 from dataclasses import replace
+from functools import cache
 from itertools import count
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from script_setups import figures_of, read_summary
 
 from lactchain import RunConfig, train_agent
-from lactchain.baselines import evaluation, training
+from lactchain.baselines import evaluation, settings, training
 from lactchain.baselines.evaluation import evaluate_members
-from lactchain.baselines.settings import (
-    CQLConfig,
-    DDPGConfig,
-    DQNConfig,
-    LoopConfig,
-    PPOConfig,
-    TrainCQLConfig,
-    TrainDDPGConfig,
-    TrainDQNConfig,
-    TrainPPOConfig,
-    WorldConfig,
-)
 from lactchain.baselines.state_files import ARRAYS, VALUES
 from lactchain.baselines.training import random_transitions, read_agent
 from lactchain.baselines.transitions import write_transitions
@@ -35,36 +25,38 @@ from lactchain.runs.run import read_metrics
 from lactchain_extras.explorer.report import write_report
 from lactchain_extras.foreign_agents import sb3_act
 
-LOOP = LoopConfig(
+LOOP = settings.LoopConfig(
     num_members=2, total_steps=480, log_every_steps=64, eval_every_steps=160, num_eval_episodes=3,
     save_every_steps=96,
 )  # fmt: skip
-SHORT = WorldConfig("CartPole-v1", {"max_episode_steps": 40})
+SHORT = settings.WorldConfig("CartPole-v1", {"max_episode_steps": 40})
 CONFIGS = {
-    "ppo": TrainPPOConfig(
+    "ppo": settings.TrainPPOConfig(
         environment=SHORT,
-        agent=PPOConfig(num_envs=2, num_steps=16, batch_size=16, num_epochs=2, hidden=(8,)),
+        agent=settings.PPOConfig(
+            num_envs=2, num_steps=16, batch_size=16, num_epochs=2, hidden=(8,)
+        ),
         loop=LOOP,
     ),
-    "dqn": TrainDQNConfig(
-        environment=WorldConfig("FrozenLake-v1"),  # a loop of single copies, with dice
-        agent=DQNConfig(
+    "dqn": settings.TrainDQNConfig(
+        environment=settings.WorldConfig("FrozenLake-v1"),  # a loop of single copies, with dice
+        agent=settings.DQNConfig(
             num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, buffer_size=100,
             average_weights=0.9,
         ),
         loop=LOOP,
     ),
-    "ddpg": TrainDDPGConfig(
-        environment=WorldConfig("Pendulum-v1", {"max_episode_steps": 30}),
-        agent=DDPGConfig(
+    "ddpg": settings.TrainDDPGConfig(
+        environment=settings.WorldConfig("Pendulum-v1", {"max_episode_steps": 30}),
+        agent=settings.DDPGConfig(
             num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, train_every_env_steps=8,
             rescale_observations=True,
         ),
         loop=LOOP,
     ),
-    "cql": TrainCQLConfig(
+    "cql": settings.TrainCQLConfig(
         environment=SHORT,
-        agent=CQLConfig(hidden=(8,), batch_size=16, num_updates=16),
+        agent=settings.CQLConfig(hidden=(8,), batch_size=16, num_updates=16),
         loop=LOOP,
         num_random_steps=400,
     ),
@@ -77,14 +69,10 @@ def placed(config, run_dir, **changes):
 
 def outcome(run_dir):
     """What a run ends with, without what depends on the clock; weights to the byte."""
-    summary = json.loads((run_dir / "summary.json").read_text())
-    metrics = [
-        {k: v for k, v in record.items() if k != "time" and not k.startswith("time/")}
-        for record in read_metrics(run_dir)
-    ]
+    metrics = [figures_of(record | {"time": None}) for record in read_metrics(run_dir)]
     files = [run_dir / name / file for name in ("best", "last") for file in (ARRAYS, VALUES)]
     return (
-        {k: v for k, v in summary.items() if not k.startswith("time/")},
+        read_summary(run_dir),
         metrics,
         json.loads((run_dir / "evaluations.json").read_text()),
         [hashlib.sha256(file.read_bytes()).hexdigest() for file in files],
@@ -94,13 +82,12 @@ def outcome(run_dir):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The folder of each algorithm's run, never interrupted."""
-    folders = {}
 
+    @cache
     def folder_of(name):
-        if name not in folders:
-            folders[name] = tmp_path_factory.mktemp(name) / "run"
-            train_agent(placed(CONFIGS[name], folders[name]))
-        return folders[name]
+        folder = tmp_path_factory.mktemp(name) / "run"
+        train_agent(placed(CONFIGS[name], folder))
+        return folder
 
     return folder_of
 
@@ -251,11 +238,11 @@ def test_a_world_that_raised_ends_once_mended_as_any_other_though_it_prints_and_
 def test_a_world_or_data_that_do_not_suit_are_refused(tmp_path):
     for name, env_id in (("dqn", "Pendulum-v1"), ("ddpg", "CartPole-v1"), ("cql", "Pendulum-v1")):
         agent = replace(CONFIGS[name].agent, rescale_observations=None)
-        changes = {"environment": WorldConfig(env_id), "agent": agent}
+        changes = {"environment": settings.WorldConfig(env_id), "agent": agent}
         kind = "Box actions, got Discrete" if name == "ddpg" else "Discrete actions from 0, got Box"
         with pytest.raises(ConfigError, match=f"{name.upper()}: expected {kind}"):
             train_agent(placed(CONFIGS[name], tmp_path / name, **changes))
-    data = random_transitions(WorldConfig("FrozenLake-v1"), 50, seed=0)
+    data = random_transitions(settings.WorldConfig("FrozenLake-v1"), 50, seed=0)
     write_transitions(tmp_path / "lake", data)
     config = placed(CONFIGS["cql"], tmp_path / "run", data=str(tmp_path / "lake"))
     with pytest.raises(DataError, match="data: expected observations of Box"):
@@ -263,7 +250,8 @@ def test_a_world_or_data_that_do_not_suit_are_refused(tmp_path):
 
 
 def test_random_play_covers_all_actions_and_keeps_true_successors():
-    data = random_transitions(WorldConfig("CartPole-v1", {"max_episode_steps": 10}), 400, seed=1)
+    short = settings.WorldConfig("CartPole-v1", {"max_episode_steps": 10})
+    data = random_transitions(short, 400, seed=1)
     assert len(data) == 400 and set(data.actions.tolist()) == {0, 1}
     follows = (data.next_observations[:-8] == data.observations[8:]).all(1)
     assert 0.7 < follows.mean() < 1  # each copy's rows are 8 apart; episodes end in between

@@ -109,18 +109,10 @@ def test_every_stage_ends_well_and_both_rounds_learn(folder, how):
 
 
 def start(scratch: Path, *arguments: str) -> subprocess.Popen:
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        str(ROOT / "benchmarks/full_size.py"),
-        "--layers",
-        "2",
-        "--width",
-        "64",
-    ]
+    script = ROOT / "benchmarks/full_size.py"
+    command = f"{sys.executable} -W ignore {script} --layers 2 --width 64 --scratch {scratch}"
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ['PYTHONPATH']}"}
-    words = [*command, "--scratch", str(scratch), *arguments]
+    words = [*command.split(), *arguments]
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
 
 

@@ -7,51 +7,37 @@ from typing import Annotated
 import pytest
 
 from lactchain import ConfigError
-from lactchain.config.bounds import (
-    AtLeast1,
-    Bound,
-    Bounded,
-    Positive,
-    Share,
-    Tunable,
-    tunable,
-    tunable_values,
-    tunables,
-    with_tunables,
-)
+from lactchain.config import bounds
 
 
 @dataclass(frozen=True)
-class Part(Bounded):
+class Part(bounds.Bounded):
     """A part."""
 
-    count: AtLeast1 = 3
+    count: bounds.AtLeast1 = 3
     """How many."""
-    rate: Positive = 0.5
+    rate: bounds.Positive = 0.5
     """How fast."""
-    share: Share = 0.0
+    share: bounds.Share = 0.0
     """How much."""
-    decay: Annotated[float, Bound(at_least=0, below=1)] = 0.5
+    decay: Annotated[float, bounds.Bound(at_least=0, below=1)] = 0.5
     """How long."""
-    limit: AtLeast1 | None = None
+    limit: bounds.AtLeast1 | None = None
     """How far; null: without end."""
-    widths: tuple[AtLeast1, ...] = (8,)
+    widths: tuple[bounds.AtLeast1, ...] = (8,)
     """How wide."""
 
 
-@pytest.mark.parametrize(
-    ("field", "refused", "taken", "said"),
-    [
-        ("count", 0, 1, "at least 1, got 0"),
-        ("rate", 0.0, 1e-9, "a number above 0, got 0.0"),
-        ("rate", math.nan, 2.0, "a number above 0, got nan"),
-        ("share", 1.1, 1.0, r"a number in \[0, 1\], got 1.1"),
-        ("share", -0.1, 0.0, r"a number in \[0, 1\], got -0.1"),
-        ("decay", 1.0, 0.0, r"a number in \[0, 1\), got 1.0"),
-        ("limit", 0, None, "at least 1, got 0"),
-        ("widths", (8, 0), (8, 1), r"at least 1, got \(8, 0\)"),
-    ],
-)
+@pytest.mark.parametrize(("field", "refused", "taken", "said"), [
+    ("count", 0, 1, "at least 1, got 0"),
+    ("rate", 0.0, 1e-9, "a number above 0, got 0.0"),
+    ("rate", math.nan, 2.0, "a number above 0, got nan"),
+    ("share", 1.1, 1.0, r"a number in \[0, 1\], got 1.1"),
+    ("share", -0.1, 0.0, r"a number in \[0, 1\], got -0.1"),
+    ("decay", 1.0, 0.0, r"a number in \[0, 1\), got 1.0"),
+    ("limit", 0, None, "at least 1, got 0"),
+    ("widths", (8, 0), (8, 1), r"at least 1, got \(8, 0\)"),
+])  # fmt: skip
 def test_a_number_beyond_its_bound_is_refused_and_one_within_is_taken(field, refused, taken, said):
     with pytest.raises(ValueError, match=f"^{field}: expected {said}$"):
         replace(Part(), **{field: refused})
@@ -60,7 +46,7 @@ def test_a_number_beyond_its_bound_is_refused_and_one_within_is_taken(field, ref
 
 @dataclass(frozen=True)
 class Inner:
-    rate: float = tunable(1e-3, 1e-5, 1e-1, log=True)
+    rate: float = bounds.tunable(1e-3, 1e-5, 1e-1, log=True)
     name: str = "x"
 
 
@@ -68,7 +54,7 @@ class Inner:
 class Outer:
     inner: Inner = Inner()
     maybe: Inner | None = None
-    size: int = tunable(4, 1, 16, integer=True)
+    size: int = bounds.tunable(4, 1, 16, integer=True)
     limit: int = 16
 
     def __post_init__(self):
@@ -77,42 +63,39 @@ class Outer:
 
 
 def test_tunables_are_found_by_dotted_name_and_set_alone():
-    found = tunables(Outer)
+    found = bounds.tunables(Outer)
     assert list(found) == ["inner.rate", "maybe.rate", "size"]
-    assert found["inner.rate"] == Tunable(1e-5, 1e-1, log=True)
-    assert tunable_values(Outer()) == {"inner.rate": 1e-3, "size": 4}
-    changed = with_tunables(Outer(), {"inner.rate": 0.01, "size": 2})
+    assert found["inner.rate"] == bounds.Tunable(1e-5, 1e-1, log=True)
+    assert bounds.tunable_values(Outer()) == {"inner.rate": 1e-3, "size": 4}
+    changed = bounds.with_tunables(Outer(), {"inner.rate": 0.01, "size": 2})
     assert changed == Outer(inner=Inner(rate=0.01), size=2)
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"inner.rate": 1.0}, r"inner.rate: expected a number in \[1e-05, 0.1\], got 1.0"),
-        ({"size": 2.5}, "size: expected a whole number"),
-        ({"size": 8}, "size: expected at most limit = 5"),
-        ({"colour": 1}, "colour: no such tunable; there are inner.rate"),
-    ],
-)
+@pytest.mark.parametrize(("values", "said"), [
+    ({"inner.rate": 1.0}, r"inner.rate: expected a number in \[1e-05, 0.1\], got 1.0"),
+    ({"size": 2.5}, "size: expected a whole number"),
+    ({"size": 8}, "size: expected at most limit = 5"),
+    ({"colour": 1}, "colour: no such tunable; there are inner.rate"),
+])  # fmt: skip
 def test_what_is_out_of_bounds_or_refused_by_the_config_is_a_config_error(values, said):
     with pytest.raises(ConfigError, match=said):
-        with_tunables(Outer(limit=5), values)
+        bounds.with_tunables(Outer(limit=5), values)
 
 
 def test_shares_of_a_range_go_by_its_scale_and_back():
     for range_, share, value in (
-        (Tunable(1e-4, 1e-2, log=True), 0.5, 1e-3),
-        (Tunable(0.0, 4.0), 0.25, 1.0),
+        (bounds.Tunable(1e-4, 1e-2, log=True), 0.5, 1e-3),
+        (bounds.Tunable(0.0, 4.0), 0.25, 1.0),
     ):
         assert range_.at(share) == pytest.approx(value)
         assert range_.share(value) == pytest.approx(share)
-    assert Tunable(1, 4, integer=True).at(0.5) == 2
-    assert Tunable(1, 4, integer=True).clip(9.6) == 4
-    assert Tunable(0.1, 1.0).share(0.0) == 0.0  # a default may lie outside
+    assert bounds.Tunable(1, 4, integer=True).at(0.5) == 2
+    assert bounds.Tunable(1, 4, integer=True).clip(9.6) == 4
+    assert bounds.Tunable(0.1, 1.0).share(0.0) == 0.0  # a default may lie outside
 
 
 def test_small_whole_numbers_can_step_both_ways():
-    epochs = Tunable(1, 20, integer=True)
+    epochs = bounds.Tunable(1, 20, integer=True)
     assert epochs.step(2, 0.01) == 3 and epochs.step(2, -0.01) == 1
     assert epochs.step(1, -0.01) == 1 and epochs.step(20, 0.5) == 20
-    assert Tunable(0.0, 4.0).step(1.0, 0.25) == pytest.approx(2.0)
+    assert bounds.Tunable(0.0, 4.0).step(1.0, 0.25) == pytest.approx(2.0)

@@ -3,14 +3,22 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from dice_worlds import lottery
 from script_setups import COLLECT, PREFERENCES, Finds, Says, config_of, run_here
 
-from lactchain import Action, EnvironmentConfig, FunctionPolicy, Policy, Rollouts, make_pairs
+from lactchain import (
+    Action,
+    EnvironmentConfig,
+    FunctionPolicy,
+    Policy,
+    Rollouts,
+    TextView,
+    make_pairs,
+)
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.chain_values import PLAYS_PER_COMPLETION, Plays, expected_worth
 from lactchain.data.episodes import RecordedText
@@ -22,7 +30,7 @@ from lactchain.environments.chance import within_chains
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
 from lactchain.environments.scripted import RandomChains, RememberingPolicy
-from lactchain.environments.views import Outcome, shipped_view, tabular_model
+from lactchain.environments.views import Outcome, reset_into, shipped_view, tabular_model
 from lactchain.errors import ConfigError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
@@ -41,9 +49,6 @@ MANY = EnvironmentConfig(
 )
 
 
-TRIES_LEFT = Finds(lambda text: text.split()[0])
-
-
 def candidates_in(rollouts, question, said, critic):
     [found] = sample_candidates(Says(*said), rollouts, [question], 3, 0, critic)
     assert rollouts.tally["num_plays"] == 3  # no dice are thrown for it
@@ -53,7 +58,7 @@ def candidates_in(rollouts, question, said, critic):
 def test_candidates_of_wordle_are_ranked_by_every_word_that_fits():
     said = ["l e v e l\n", "m o t t o\n", "nonsense\n"]
     rollouts = Rollouts(replace(FEW, template=CLUES_TEMPLATE))
-    found = candidates_in(rollouts, EMPTY, said, TRIES_LEFT)
+    found = candidates_in(rollouts, EMPTY, said, Finds(lambda text: text.split()[0]))
     # -1 and half of the five tries that are left then, for each word but that of the guess
     worth = np.array([2 / 3 * (-1 + 2.5), 2 / 3 * (-1 + 2.5), -1 + 2.5])
     np.testing.assert_allclose(found.advantages, worth - 6)
@@ -142,6 +147,42 @@ def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():
         replace(env.view, competent="clever")
 
 
+class Lottery(gym.Env):
+    """Tickets with prices: ticket i wins where the die, in [0, 1), falls below its chance.
+
+    One decision is one die for whatever ticket, and then one for what is seen next.
+    """
+
+    observation_space = gym.spaces.Discrete(2)
+
+    def __init__(self, chances=(0.2, 0.4, 0.6, 0.8), dice=True):
+        self.chances, self.dice = chances, dice
+        self.action_space = gym.spaces.Discrete(len(chances))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen = (options or {}).get("state", {"seen": 0})["seen"]
+        return self.seen, {}
+
+    def step(self, action):
+        die = self.np_random.random() if self.dice else 0.5
+        self.seen = int(die < 0.5)
+        return self.seen, float(die < self.chances[action]), False, False, {}
+
+    def text_view(self):
+        return TextView(
+            action_names=tuple(f"ticket {number}" for number in range(len(self.chances))),
+            template="seen {seen}{feedback}",
+            bump_feedback="",
+            describe=lambda env, seen, info: {"seen": seen},
+            get_state=lambda env: {"seen": env.unwrapped.seen},
+            set_state=reset_into,
+            states=lambda env: [{"seen": 0}, {"seen": 1}],
+        )
+
+
+gym.register("Lottery-v0", Lottery)
+gym.register("NoLottery-v0", partial(Lottery, dice=False))
 LOTTERY = EnvironmentConfig("Lottery-v0", max_chain_length=1)
 HERE, THERE = {"seen": 0}, {"seen": 1}
 TICKETS = [f'["ticket {number}"]' for number in range(4)]
@@ -177,7 +218,8 @@ def test_the_completions_in_the_middle_are_played_less_often_than_both_ends():
     """Eight tickets, three rounds: 8 are left, then 4 + 4 of them, then 2 + 2."""
     tickets = [Action(f'["ticket {number}"]') for number in range(8)]
     rollouts = Rollouts(LOTTERY)
-    rollouts.env = lottery(chances=tuple(np.linspace(0.05, 0.95, 8)))
+    world = Lottery(chances=tuple(np.linspace(0.05, 0.95, 8)))
+    rollouts.env = LanguageEnv(world, max_chain_length=1)
     plays, played = Plays(rollouts, [HERE] * 8, tickets, 0), Counter(range(8))
 
     def worth(outcomes):

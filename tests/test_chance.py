@@ -5,38 +5,49 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
-from dice_worlds import BOLD, CAREFUL, bridge
 
 from lactchain import EnvironmentConfig, FunctionPolicy, Rollouts, evaluate, language_env
 from lactchain.data.chain_values import expected_worth
 from lactchain.data.episodes import all_episodes
 from lactchain.data.exact_values import expected_figures
+from lactchain.environments import exact
 from lactchain.environments.chance import best_chains, best_values, within_chains
-from lactchain.environments.exact import (
-    all_chains,
-    chain_values,
-    optimal_values,
-    pad_chains,
-    policy_values,
-)
 from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
 from lactchain.types import Discount
 
+AT_A, AT_B, GOAL, HOLE = range(4)
+CAREFUL, BOLD = range(2)
 
-@pytest.mark.parametrize(
-    ("longest", "discount_per", "cost", "values", "chains"),
-    [
-        # V(A) = .9 (.5 + .5 V(A)): it is best to be careful until B is reached
-        (1, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
-        (2, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
-        # each chain costs .3: V(A) = -.3 + .9 (.5 * .7 + .5 V(A))
-        (1, "action", 0.3, (0.015 / 0.55, 0.7), [(CAREFUL,), (BOLD,)]),
-        # both at once: from B, where half of the careful steps led, and a quarter of the other half
-        (2, "action", 0.3, (0.9 * 0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
-        (2, "chain", 0.3, (0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
-    ],
-)
+
+def bridge():
+    """From A careful steps lead to B every other time, a bold one to the goal every fourth time.
+
+    From B a bold step leads to the goal, a careful one into the hole. What is left leads nowhere
+    (careful) or into the hole (bold).
+    """
+    next_state = np.array([[[AT_A, AT_B], [GOAL, HOLE]], [[HOLE, HOLE], [GOAL, GOAL]]])
+    ended = np.broadcast_to(np.arange(2, 4)[:, None, None], (2, 2, 2))
+    probability = np.full((4, 2, 2), 0.5)
+    probability[AT_A, BOLD] = 0.25, 0.75
+    next_state = np.concatenate([next_state, ended])
+    reward = (next_state == GOAL).astype(float)
+    reward[2:] = 0.0
+    over = np.arange(4) >= GOAL
+    states = tuple({"place": place} for place in range(4))
+    return exact.TabularModel(next_state, probability, reward, over, np.arange(4) == GOAL, states)
+
+
+@pytest.mark.parametrize(("longest", "discount_per", "cost", "values", "chains"), [
+    # V(A) = .9 (.5 + .5 V(A)): it is best to be careful until B is reached
+    (1, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
+    (2, "action", 0.0, (0.45 / 0.55, 1.0), [(CAREFUL,), (BOLD,)]),
+    # each chain costs .3: V(A) = -.3 + .9 (.5 * .7 + .5 V(A))
+    (1, "action", 0.3, (0.015 / 0.55, 0.7), [(CAREFUL,), (BOLD,)]),
+    # both at once: from B, where half of the careful steps led, and a quarter of the other half
+    (2, "action", 0.3, (0.9 * 0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
+    (2, "chain", 0.3, (0.625 - 0.3, 0.7), [(CAREFUL, BOLD), (BOLD,)]),
+])  # fmt: skip
 def test_the_best_chains_by_hand(longest, discount_per, cost, values, chains):
     found = best_chains(bridge(), longest, 0.9, discount_per, cost)
     np.testing.assert_allclose(found[0], values)
@@ -57,20 +68,21 @@ def test_the_most_that_so_many_chains_can_reach_by_hand():
 def test_chain_values_equal_values_of_a_policy_of_that_chain():
     """Second implementation: the linear system of `policy_values`, one chain for all states."""
     model, longest = tabular_model(gym.make("FrozenLake-v1")), 3
-    chains = pad_chains(all_chains(4, longest))
+    chains = exact.pad_chains(exact.all_chains(4, longest))
     for discount_per in ("action", "chain"):
         for number in (0, 3, 7, 19, 20, 50, 83):
             always = np.eye(len(chains))[[number] * 11]
             values = np.zeros(16)
-            values[model.non_terminal] = policy_values(model, chains, always, 0.9, discount_per)
-            again = chain_values(model, values, longest, 0.9, discount_per)[number]
+            known = exact.policy_values(model, chains, always, 0.9, discount_per)
+            values[model.non_terminal] = known
+            again = exact.chain_values(model, values, longest, 0.9, discount_per)[number]
             np.testing.assert_allclose(again, values, atol=1e-12)
 
 
 def test_without_a_cost_the_best_chain_is_a_single_action():
     model = tabular_model(gym.make("FrozenLake-v1"))
     values, chains = best_chains(model, 3, 0.99)
-    np.testing.assert_allclose(values, optimal_values(model, 0.99), rtol=1e-9)
+    np.testing.assert_allclose(values, exact.optimal_values(model, 0.99), rtol=1e-9)
     assert {len(chain) for chain in chains} == {1}
     # the well-known chance within Gymnasium's limit of a hundred steps
     assert within_chains(model, 100, 1)[0][0] == pytest.approx(0.7442, abs=1e-4)
@@ -178,15 +190,12 @@ def test_what_chains_are_worth_by_hand():
         np.testing.assert_allclose(worth[1], (1 / 3 + second - 0.1,) * 2 + np.array((0, after)))
 
 
-@pytest.mark.parametrize(
-    ("env_id", "changes"),
-    [
-        ("FrozenLake-v1", {"kwargs": {"is_slippery": False}}),
-        ("FrozenLake-v1", {"max_chain_length": 9}),
-        ("FrozenLake-v1", {"history": 3}),
-        ("Taxi-v4", {"kwargs": {"fickle_passenger": True}}),
-    ],
-)
+@pytest.mark.parametrize(("env_id", "changes"), [
+    ("FrozenLake-v1", {"kwargs": {"is_slippery": False}}),
+    ("FrozenLake-v1", {"max_chain_length": 9}),
+    ("FrozenLake-v1", {"history": 3}),
+    ("Taxi-v4", {"kwargs": {"fickle_passenger": True}}),
+])  # fmt: skip
 def test_what_cannot_be_computed_or_is_no_chance_has_no_expected_figures(env_id, changes):
     config = EnvironmentConfig(env_id, **{"max_chain_length": 2} | changes)
     assert expected_figures(FunctionPolicy(answers), Rollouts(config).env) == {}

@@ -34,20 +34,15 @@ def make_checkpoint(directory: Path, step: int, **extra) -> Path:
 def run_dir(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    name_run(folder, "mine")
+    write_run_file(folder, {"run_id": "mine"})
     return folder
-
-
-def name_run(directory: Path, run_id: str) -> None:
-    """What `Run.open` notes in the folder of a run."""
-    write_run_file(directory, {"run_id": run_id})
 
 
 def copy_from_another_run(directory: Path, step: int) -> Path:
     """A checkpoint of that step of another run, which somebody has copied here."""
     elsewhere = directory.parent / "another-run"
     elsewhere.mkdir(exist_ok=True)
-    name_run(elsewhere, "other")
+    write_run_file(elsewhere, {"run_id": "other"})
     source = make_checkpoint(elsewhere, step)
     return Path(shutil.move(source, directory / source.name))
 
@@ -154,28 +149,22 @@ def test_a_folder_may_be_moved_out_of_a_run_but_not_within_it(run_dir, tmp_path)
 def test_the_innermost_run_is_what_a_manifest_names(run_dir):
     stage = run_dir / "round_1/critic"
     stage.mkdir(parents=True)
-    name_run(stage, "stage")
+    write_run_file(stage, {"run_id": "stage"})
     found = verify_manifest(make_checkpoint(stage / "checkpoints", 1))
     assert (found["run_id"], found["place"]) == ("stage", "checkpoints/checkpoint-1")
     outside = verify_manifest(make_checkpoint(run_dir / "base", 1))
     assert (outside["run_id"], outside["place"]) == ("mine", "base/checkpoint-1")
 
 
-def test_pruning_keeps_the_newest_that_verify(tmp_path):
-    for step in (1, 2, 3, 4):
+@pytest.mark.parametrize(("number", "cut", "kept"), [(4, 3, [2, 4]), (2, 2, [1])])
+def test_pruning_keeps_the_newest_that_verify_whatever_is_newer(tmp_path, number, cut, kept):
+    for step in range(1, number + 1):
         make_checkpoint(tmp_path, step)
-    truncate(tmp_path / "checkpoint-3")
-    prune_checkpoints(tmp_path, keep=2)
-    assert latest_checkpoint(tmp_path).name == "checkpoint-4"
-    assert not (tmp_path / "checkpoint-1").exists()
-    verify_manifest(tmp_path / "checkpoint-2")
-
-
-def test_pruning_removes_nothing_while_nothing_newer_is_good(tmp_path):
-    make_checkpoint(tmp_path, 1)
-    truncate(make_checkpoint(tmp_path, 2))
-    prune_checkpoints(tmp_path, keep=1)
-    assert latest_checkpoint(tmp_path).name == "checkpoint-1"
+    truncate(tmp_path / f"checkpoint-{cut}")
+    prune_checkpoints(tmp_path, keep=len(kept))
+    assert latest_checkpoint(tmp_path).name == f"checkpoint-{kept[-1]}"
+    assert (tmp_path / "checkpoint-1").exists() == (1 in kept)
+    verify_manifest(tmp_path / f"checkpoint-{kept[0]}")
 
 
 def test_pruning_leaves_what_may_be_of_use_to_somebody(run_dir):

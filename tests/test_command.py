@@ -23,8 +23,6 @@ ROOT = Path(__file__).parent.parent
 NAMES = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 FILES = sorted(f for f in (ROOT / "configs").glob("*/*.yaml") if f.parent.name != "accelerate")
 
-RECIPE = ["--config", "tiny", "--run.run_dir", "runs/quickstart", "--run.seed", "3"]
-
 
 def run(*words: str, **options) -> subprocess.CompletedProcess:
     words = (sys.executable, "-m", "lactchain", *words)
@@ -126,11 +124,11 @@ def test_bash_completes_commands_configurations_and_files():
 
 def test_the_quickstart_is_the_tiny_recipe_in_a_folder_of_its_own_on_two_processes():
     shown = run("quickstart", "--run.seed", "3", "--print_config")
-    config = parse(config_class("run_pipeline"), with_files("run_pipeline", RECIPE))
+    recipe = ["--config", "tiny", "--run.run_dir", "runs/quickstart", "--run.seed", "3"]
+    config = parse(config_class("run_pipeline"), with_files("run_pipeline", recipe))
     assert yaml.safe_load(shown.stdout) == to_dict(config)
-    about = " ".join(
-        run("quickstart", "--help").stdout.split("The whole founding recipe")[0].split()
-    )
+    head, _, _ = run("quickstart", "--help").stdout.partition("The whole founding recipe")
+    about = " ".join(head.split())
     assert "on two processes" in about and "writes into runs/quickstart" in about
 
 

@@ -15,7 +15,6 @@ from lactchain.data.evaluations import EpisodeResult, write_episodes
 from lactchain.data.intervals import paired_interval
 from lactchain.runs.console import console
 from lactchain.runs.run import read_summary
-from lactchain.storage.files import to_json
 from lactchain.storage.manifests import read_run_file, write_run_file, write_with_manifest
 from lactchain_extras import comparing
 from lactchain_extras.explorer.contents import contents
@@ -30,10 +29,9 @@ def run(tmp_path):
 
     def write(name, solved, rate=0.1, key="cell", episodes=1, success=0.5, seed=0):
         folder = tmp_path / name
-        folder.mkdir()
         run = {"run_dir": str(folder), "seed": seed}
         config = {"run": run, "training": {"learning_rate": rate}}
-        write_run_file(folder, {"config": config})
+        write_run(folder, config, 0, {"success_rate_after": success, "num_rounds": 2})
         (folder / "config.yaml").write_text(json.dumps(config))
         results = [
             EpisodeResult({key: cell}, took is not None, took or 16, 4)
@@ -41,8 +39,6 @@ def run(tmp_path):
             for _ in range(episodes)
         ]
         write_episodes(folder / "episodes.json", results)
-        summary = to_json({"success_rate_after": success, "num_rounds": 2})
-        write_with_manifest(folder / "summary.json", summary.encode(), {})
         return str(folder)
 
     return write

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import run_setups
 import yaml
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -20,21 +21,15 @@ from lactchain.config.parsing import differences, keys, take_options, typed_modu
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(run_setups.Config):
     """A script's configuration, two levels deep."""
 
-    run: settings.RunConfig = field(default_factory=settings.RunConfig)
-    """The run."""
     environment: settings.EnvironmentConfig = field(default_factory=settings.EnvironmentConfig)
     """The world."""
     actor: settings.ActorConfig = field(
         default_factory=lambda: settings.ActorConfig(lora=settings.LoraSettings(r=4))
     )
     """The actor."""
-    critic: settings.CriticConfig = field(default_factory=settings.CriticConfig)
-    """The critic."""
-    training: settings.TrainingConfig = field(default_factory=settings.TrainingConfig)
-    """The training."""
 
 
 def write(path: Path, text: str) -> str:
@@ -71,33 +66,30 @@ def test_an_optional_part_is_opened_and_closed_from_either_side(tmp_path):
     assert lora == settings.LoraSettings(r=8, alpha=3.0)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("--critic.gama 1", "critic.gama: no such key; did you mean critic.gamma"),
-        ("--seed 1", "seed: no such key; did you mean run.seed"),
-        ("--critic null", "critic: expected settings below it, such as --critic.NAME, got null"),
-        ("--config=", "--config: expected the name of a configuration, or a file, got nothing"),
-        ("--run.threads 1.0", "run.threads: expected int or null, got 1.0"),
-        ("--actor.strategy founder", "got 'founder'; did you mean founding?"),
-        ("--actor.strategy xyzzy", "actor.strategy: expected one of none, direct, "),
-        ("run: {report_to: wandb}", "run.report_to: expected a list, such as '[first, second]'"),
-        ("critic: {lora: {rr: 1}}", "critic.lora.rr: no such key; did you mean critic.lora.r"),
-        ("run: {seed: true}", "run.seed: expected int, got True"),
-        ("--critic.lora.r x", "critic.lora.r: expected int, got x"),
-        ("--critic.mode q", "critic.mode: expected one of value, action_value, got q"),
-        ("--critic.gamma 3", "critic.gamma: expected a number in (0, 1], got 3.0"),
-        ("--run.report_to [mlflow]", "run.report_to: expected names of ['tensorboard', "),
-        ("--training.max_steps 0", "training.max_steps: expected -1 or more than 0, got 0"),
-        ("[1, 2]", "expected a YAML mapping, got list"),
-        ("--config nowhere.yaml", "nowhere.yaml: expected a YAML file"),
-        ("--stray stray", "stray"),
-        *(
-            (f"--training.extra.logging_steps {odd}", "logging_steps: expected a whole number, at")
-            for odd in ("0", "-1", "1.5", "abc", "null", "true")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("given", "expected"), [
+    ("--critic.gama 1", "critic.gama: no such key; did you mean critic.gamma"),
+    ("--seed 1", "seed: no such key; did you mean run.seed"),
+    ("--critic null", "critic: expected settings below it, such as --critic.NAME, got null"),
+    ("--config=", "--config: expected the name of a configuration, or a file, got nothing"),
+    ("--run.threads 1.0", "run.threads: expected int or null, got 1.0"),
+    ("--actor.strategy founder", "got 'founder'; did you mean founding?"),
+    ("--actor.strategy xyzzy", "actor.strategy: expected one of none, direct, "),
+    ("run: {report_to: wandb}", "run.report_to: expected a list, such as '[first, second]'"),
+    ("critic: {lora: {rr: 1}}", "critic.lora.rr: no such key; did you mean critic.lora.r"),
+    ("run: {seed: true}", "run.seed: expected int, got True"),
+    ("--critic.lora.r x", "critic.lora.r: expected int, got x"),
+    ("--critic.mode q", "critic.mode: expected one of value, action_value, got q"),
+    ("--critic.gamma 3", "critic.gamma: expected a number in (0, 1], got 3.0"),
+    ("--run.report_to [mlflow]", "run.report_to: expected names of ['tensorboard', "),
+    ("--training.max_steps 0", "training.max_steps: expected -1 or more than 0, got 0"),
+    ("[1, 2]", "expected a YAML mapping, got list"),
+    ("--config nowhere.yaml", "nowhere.yaml: expected a YAML file"),
+    ("--stray stray", "stray"),
+    *(
+        (f"--training.extra.logging_steps {odd}", "logging_steps: expected a whole number, at")
+        for odd in ("0", "-1", "1.5", "abc", "null", "true")
+    ),
+])  # fmt: skip
 def test_a_mistake_is_one_line_that_names_the_key(tmp_path, given, expected):
     """In a file, or on the command line."""
     argv = given.split() if given[:2] == "--" else ["--config", write(tmp_path / "a.yaml", given)]

@@ -127,16 +127,13 @@ ANSWERING = BatchSettings("evaluation.num_envs", "actor.max_new_tokens")
 LEARNING = BatchSettings("training.batch_size", "actor.max_new_tokens")
 
 
-@pytest.mark.parametrize(
-    ("name", "card", "batches"),
-    [
-        (f"train_bc/{LARGE}", H100_BYTES, [LEARNING]),
-        (f"train_ilql/{LARGE}", H100_BYTES, batches_of(heads=2)),
-        (f"evaluate/{LARGE}", H100_BYTES, [ANSWERING]),
-        (f"run_pipeline/{LARGE}", H100_BYTES, run_pipeline.BATCHES),
-        (f"run_pipeline/{LARGE}_24gb", RTX4090_BYTES, run_pipeline.BATCHES),
-    ],
-)
+@pytest.mark.parametrize(("name", "card", "batches"), [
+    (f"train_bc/{LARGE}", H100_BYTES, [LEARNING]),
+    (f"train_ilql/{LARGE}", H100_BYTES, batches_of(heads=2)),
+    (f"evaluate/{LARGE}", H100_BYTES, [ANSWERING]),
+    (f"run_pipeline/{LARGE}", H100_BYTES, run_pipeline.BATCHES),
+    (f"run_pipeline/{LARGE}_24gb", RTX4090_BYTES, run_pipeline.BATCHES),
+])  # fmt: skip
 def test_the_large_stages_fit_on_their_gpu(name, card, batches, tmp_path, monkeypatch):
     """With a model that ranks beside, and a fifth of the card to spare."""
     monkeypatch.setattr("lactchain.models.loading.device", lambda: torch.device("cuda"))

@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -23,18 +24,10 @@ from lactchain_extras import films
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
-class Clock:
-    """A clock that is set by hand."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
+    """A clock that is set by hand."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(console_module, "time", clock)
     return clock
 
@@ -185,13 +178,10 @@ def test_no_text_of_others_commands_a_terminal_and_no_line_fills_it(tmp_path):
 
 
 def test_letters_that_a_console_does_not_have_show_escaped():
-    code = (
-        "from lactchain.runs.console import guard_streams; guard_streams(); print('\\xe9\\u2744')"
-    )
+    code = "from lactchain.runs.console import guard_streams as g; g(); print('\\xe9\\u2744')"
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    shown = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | plain, capture_output=True, check=True
-    )
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, env=os.environ | plain, capture_output=True, check=True)
     assert shown.stdout == rb"\xe9\u2744" + b"\n"
 
 

@@ -1,22 +1,12 @@
 """Completions that are held to a grammar, beside the library's own way of doing it."""
 
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
-from test_decoding import (
-    ACTIONS,
-    PREFIX,
-    PROMPTS,
-    TOKENIZERS,
-    constrained,
-    legal_completions,
-    logprobs_of,
-    make_model,
-    shared_model,
-    with_words,
-    wrapped,
-)
+import test_decoding
+from test_decoding import PREFIX, PROMPTS, TOKENIZERS, constrained, legal_completions, logprobs_of
 from test_tiny_models import TOKENIZER
 
 from lactchain import ChainGrammar, DataError
@@ -25,9 +15,9 @@ from lactchain.models.generation.cascade import CACHE_BYTES, RowCache
 from lactchain.models.generation.decoding import Decoder
 
 
-def masked_logprob(model, prompt, completion, completions, temperature=1.0):
+def masked_logprob(prompt, completion, completions, temperature):
     """Log-probability of a completion when only what continues one of `completions` may be said."""
-    logprobs = logprobs_of(model, prompt, completion, temperature)
+    logprobs = logprobs_of(test_decoding.shared_model(), prompt, completion, temperature)
     total = 0.0
     for place, token in enumerate(completion):
         allowed = sorted({a[place] for a in completions if a[:place] == completion[:place]})
@@ -48,9 +38,7 @@ def test_enumeration_is_the_exact_distribution_over_all_chains(tokenizer, extrac
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
     for prompt, row in zip(PROMPTS[:2], probabilities, strict=False):
         for place in range(0, len(completions), 5):
-            logprob = masked_logprob(
-                shared_model(), prompt, completions[place], expected, temperature
-            )
+            logprob = masked_logprob(prompt, completions[place], expected, temperature)
             assert np.log(row[place]) == pytest.approx(logprob, abs=1e-5)
 
 
@@ -88,14 +76,12 @@ def peak_bytes(monkeypatch, work):
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_enumeration_keeps_to_its_bytes_and_does_not_depend_on_them(tokenizer, monkeypatch):
     """363 completions to three prompts, whose caches take more than 2 MB at once."""
-    decoder, _ = constrained(tokenizer, max_chain_length=5)
-    peak, (completions, expected) = peak_bytes(monkeypatch, lambda: decoder.enumerate(PROMPTS[:3]))
+    work = partial(constrained(tokenizer, max_chain_length=5)[0].enumerate, PROMPTS[:3])
+    peak, (completions, expected) = peak_bytes(monkeypatch, work)
     assert len(completions) == 363 and peak > 2e6
     for budget in (300_000, 1_000_000):
         monkeypatch.setitem(CACHE_BYTES, "cpu", budget)
-        peak, (same_completions, found) = peak_bytes(
-            monkeypatch, lambda: decoder.enumerate(PROMPTS[:3])
-        )
+        peak, (same_completions, found) = peak_bytes(monkeypatch, work)
         assert budget / 8 < peak <= budget
         assert completions == same_completions
         np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -118,13 +104,10 @@ def test_the_shortest_chains_can_be_enumerated_without_any_prompt(max_chain_leng
 
 
 def test_forced_tokens_are_fed_together():
-    model, fed = make_model(len(TOKENIZERS["mistral"])), []
-    grammar = ChainGrammar(ACTIONS[:2], max_chain_length=2)
+    model = test_decoding.make_model(len(TOKENIZERS["mistral"]))
+    grammar = ChainGrammar(test_decoding.ACTIONS[:2], max_chain_length=2)
     automaton = build_automaton(grammar, TOKENIZERS["mistral"])
-    decoder = Decoder(model, 2, PREFIX, automaton=automaton)
-    model.model.register_forward_pre_hook(
-        lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
+    decoder, fed = Decoder(model, 2, PREFIX, automaton=automaton), test_decoding.shapes_fed(model)
     (row,) = decoder.sample(PROMPTS[1:2], [0])
     draws = sum(logprob != 0 for logprob in row.logprobs)
     assert len(fed) <= draws < len(row.token_ids)
@@ -138,20 +121,19 @@ def test_names_that_begin_others_are_told_apart_by_what_follows(tokenizer):
     grammar = ChainGrammar(names, max_chain_length=2)
     tokenizer = TOKENIZERS[tokenizer]
     automaton = build_automaton(grammar, tokenizer)
-    decoder = Decoder(shared_model(), tokenizer.eos_token_id, PREFIX, automaton=automaton)
+    model, eos = test_decoding.shared_model(), tokenizer.eos_token_id
+    decoder = Decoder(model, eos, PREFIX, automaton=automaton)
     completions, _ = decoder.enumerate(PROMPTS[:1])
     assert sorted(completions) == sorted(legal_completions(grammar, tokenizer))
 
 
-@pytest.mark.parametrize(
-    ("names", "token", "said"),
-    [
-        # The token `", "a` leaves one border, right behind the name, and there `a` begins `ab`.
-        (("a", "ab"), '", "a', "begin another's"),
-        (("ab", "a"), '", "a', "begin another's"),
-        (("a", "b"), 'a", "b', "straddle"),
-    ],
-)
+@pytest.mark.parametrize(("names", "token", "said"), [
+    # The token `", "a` leaves one border, right behind the name, and there `a` begins `ab`.
+    (("a", "ab"), '", "a', "begin another's"),
+    (("ab", "a"), '", "a', "begin another's"),
+    (("a", "b"), 'a", "b', "straddle"),
+])  # fmt: skip
 def test_a_tokenizer_that_does_not_tell_actions_apart_is_refused(names, token, said):
+    tokenizer = test_decoding.wrapped(test_decoding.with_words([token]))
     with pytest.raises(DataError, match=said):
-        build_automaton(ChainGrammar(names), wrapped(with_words([token])))
+        build_automaton(ChainGrammar(names), tokenizer)

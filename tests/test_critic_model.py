@@ -1,21 +1,20 @@
 """The critic: values that no padding and no neighbour change, gradients where they belong."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from test_loading import LORA, edit_json
 from test_tiny_models import SMALL
 
-from lactchain import ConfigError, CriticConfig, DataError, EmbeddingCritic, LoraSettings
+from lactchain import ConfigError, CriticConfig, DataError, EmbeddingCritic
 from lactchain.functional.tokens import pool
 from lactchain.models.headed import at_stored_precision
 from lactchain.models.weights import ADAPTER_RECORD
 
 TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]
-LORA = LoraSettings(r=2, alpha=4)
 
 
 @pytest.fixture
@@ -23,19 +22,16 @@ def config(small):
     return lambda **kwargs: CriticConfig(model=str(small / "encoder"), **kwargs)
 
 
-def perturbed(critic: EmbeddingCritic, seed: int = 0) -> EmbeddingCritic:
+def trained(config, seed: int = 0, **kwargs) -> EmbeddingCritic:
     """As after some training: no trainable weight is zero."""
+    torch.manual_seed(seed)
+    critic = EmbeddingCritic.from_config(config, trainable=True, **kwargs)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in critic.parameters():
             if weight.requires_grad:
                 weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
     return critic
-
-
-def trained(config, seed: int = 0, **kwargs) -> EmbeddingCritic:
-    torch.manual_seed(seed)
-    return perturbed(EmbeddingCritic.from_config(config, trainable=True, **kwargs), seed)
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
@@ -51,11 +47,9 @@ def test_padding_and_neighbours_do_not_change_values(config, pooling):
 
 def test_equal_texts_are_computed_once_and_order_is_kept(config, monkeypatch):
     critic = trained(config())
-    rows = []
-    forward = critic.forward
-    monkeypatch.setattr(
-        critic, "forward", lambda **b: rows.append(len(b["input_ids"])) or forward(**b)
-    )
+    rows, forward = [], critic.forward
+    count = lambda **batch: rows.append(len(batch["input_ids"])) or forward(**batch)  # noqa: E731
+    monkeypatch.setattr(critic, "forward", count)
     values = critic.values([*TEXTS, *reversed(TEXTS)])
     assert sum(rows) == 4
     assert np.array_equal(values[:4], values[4:][::-1])
@@ -168,9 +162,7 @@ def test_values_of_another_meaning_or_of_another_encoder_are_refused(config, sma
     trained(config(gamma=0.9, lora=LORA)).save(tmp_path)
     with pytest.raises(ConfigError, match=r"critic.gamma: expected 0.9"):
         EmbeddingCritic.from_config(config(gamma=0.99, checkpoint=str(tmp_path)))
-    file = tmp_path / "critic_config.json"
-    stored = json.loads(file.read_text()) | {"model": str(small / "other-encoder")}
-    file.write_text(json.dumps(stored))
+    edit_json(tmp_path / "critic_config.json", model=str(small / "other-encoder"))
     with pytest.raises(DataError, match="another base model"):
         EmbeddingCritic.load(tmp_path)
 

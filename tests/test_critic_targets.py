@@ -1,11 +1,11 @@
 """What a critic learns: returns, bootstrapped where cut; its head has a closed form as well."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from test_odd_parts import encoder
 from training_setups import STATES, chain_of, changed, episodes, make_critic, open_run
 from trajectories import trajectory
 
@@ -175,11 +175,12 @@ def draws(num_texts=40, width=6, num_rows=300, noise=0.5):
     return features, rows, torch.arange(num_rows) % NUM_FOLDS, targets
 
 
-def plain_ridge(features, targets, added):
+def plain_ridge(features, targets, strength):
     """Weights and offset by the normal equations of single decisions."""
     x, y = features.double(), targets.double()
-    centred = x - x.mean(dim=0)
-    system = centred.T @ centred + added * torch.eye(x.shape[1], dtype=torch.double)
+    centred, width = x - x.mean(dim=0), x.shape[1]
+    added = strength * centred.square().sum() / width
+    system = centred.T @ centred + added * torch.eye(width, dtype=torch.double)
     weight = torch.linalg.solve(system, centred.T @ (y - y.mean()))
     return weight, float(y.mean() - x.mean(dim=0) @ weight)
 
@@ -187,8 +188,7 @@ def plain_ridge(features, targets, added):
 def test_the_head_is_the_ridge_regression_of_single_decisions():
     features, rows, folds, targets = draws()
     found = RidgeFolds(features, rows, folds).solve(targets)
-    scatter = (features[rows].double() - features[rows].double().mean(dim=0)).square().sum()
-    weight, offset = plain_ridge(features[rows], targets, found.strength * scatter / 6)
+    weight, offset = plain_ridge(features[rows], targets, found.strength)
     torch.testing.assert_close(found.weight, weight)
     assert found.offset == pytest.approx(offset)
 
@@ -199,9 +199,7 @@ def test_folds_are_predicted_by_the_heads_of_the_others():
     predicted = torch.empty_like(targets)
     for fold in range(NUM_FOLDS):
         own, x = folds == fold, features[rows].double()
-        centred = x[~own] - x[~own].mean(dim=0)
-        added = found.strength * centred.square().sum() / 6
-        weight, offset = plain_ridge(x[~own], targets[~own], added)
+        weight, offset = plain_ridge(x[~own], targets[~own], found.strength)
         predicted[own] = x[own] @ weight + offset
     error = (predicted - targets).square().mean() / targets.var(correction=0)
     assert found.r2 == pytest.approx(float(1 - error))
@@ -262,25 +260,13 @@ def test_a_frozen_critic_is_saved_as_its_head_alone(tiny, tmp_path):
     assert np.array_equal(trained.eval().values(STATES), critic.values(STATES))
 
 
-def declare(folder, pooling):
-    """Has a folder say how its encoder pools, as sentence-transformers does."""
-    (folder / "1_Pooling").mkdir(parents=True)
-    module = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
-    (folder / "modules.json").write_text(json.dumps([module]))
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    return CriticConfig(str(folder))
-
-
-@pytest.mark.parametrize(
-    ("declared", "expected"),
-    [
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
-        ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "last"),
-        ({"pooling_mode": "mean"}, "mean"),
-    ],
-)
+@pytest.mark.parametrize(("declared", "expected"), [
+    ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+    ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "last"),
+    ({"pooling_mode": "mean"}, "mean"),
+])  # fmt: skip
 def test_pooling_follows_the_folder_unless_it_is_set(tmp_path, caplog, declared, expected):
-    config = declare(tmp_path / "encoder", declared)
+    config = encoder(tmp_path / "encoder", [("Pooling", "pool")], **declared)
     assert resolve_pooling(config) == expected and not caplog.records
     other = {"mean": "last", "last": "mean"}[expected]
     assert resolve_pooling(replace(config, pooling=other)) == other

@@ -185,15 +185,18 @@ def test_random_numbers_are_uniform_and_depend_on_seed_and_step_alone():
     assert (np.abs(counts - 1250) < 4 * np.sqrt(1250)).all()
 
 
-def test_samples_of_one_prompt_share_one_reading_of_it():
-    model, fed = make_model(), []
-    decoder = Decoder(model, -1, PREFIX, max_new_tokens=3)
-    prompts = [PROMPTS[0]] * 6 + [PROMPTS[1]] * 2
-
-    def note(module, args, kwargs):
-        fed.append(tuple(kwargs["input_ids"].shape))
-
+def shapes_fed(model):
+    """The shapes of what a model reads from now on."""
+    fed = []
+    note = lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape))  # noqa: E731
     model.model.register_forward_pre_hook(note, with_kwargs=True)
+    return fed
+
+
+def test_samples_of_one_prompt_share_one_reading_of_it():
+    model = make_model()
+    decoder, fed = Decoder(model, -1, PREFIX, max_new_tokens=3), shapes_fed(model)
+    prompts = [PROMPTS[0]] * 6 + [PROMPTS[1]] * 2
     rows = decoder.sample(prompts, range(8))
     assert fed == [(2, 3), (8, 1), (8, 1)]
     alone = [decoder.sample([prompt], [seed])[0] for seed, prompt in enumerate(prompts)]

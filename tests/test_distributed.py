@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import run_setups
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import FullyShardedDataParallelPlugin
@@ -31,28 +32,19 @@ from lactchain.runs.run import read_metrics
 from lactchain.trainers.base import training_arguments
 
 FILES = sorted((Path(__file__).parent.parent / "configs" / "accelerate").glob("*.yaml"))
-WORKER = """
-from lactchain.runs import distributed
-from lactchain.runs.process import launch
-from lactchain.runs.run import Run
-from run_setups import Config
-
-def main(config):
-    with Run.open(config.run.run_dir, config) as run:
-        state = distributed.initialise()
-        any_rank_1 = distributed.any_of(distributed.rank() == 1)
-        seen = distributed.of_main({"rank": distributed.rank(), "lost": float("nan")})["rank"]
-        told = f"{state.device.type} {any_rank_1} {seen}"
-        line = f"{distributed.rank()} of {state.num_processes} {told}\\n"
-        print(line, end="", flush=True)
-        with distributed.Shares(5) as shares:
-            mine = [(number, shares.finish())[0] for number in shares]
-            shares.wait(lambda finished: None)
-        print(f"pieces {mine}\\n", end="", flush=True)
-        run.log({"rank": distributed.rank()}, step=1)
-        run.finish({})
-
-launch(main, Config)
+WORK = r"""
+with Run.open(config.run.run_dir, config) as run:
+    state = distributed.initialise()
+    any_rank_1 = distributed.any_of(distributed.rank() == 1)
+    seen = distributed.of_main({"rank": distributed.rank(), "lost": float("nan")})["rank"]
+    told = f"{state.device.type} {any_rank_1} {seen}"
+    print(f"{distributed.rank()} of {state.num_processes} {told}\n", end="", flush=True)
+    with distributed.Shares(5) as shares:
+        mine = [(number, shares.finish())[0] for number in shares]
+        shares.wait(lambda finished: None)
+    print(f"pieces {mine}\n", end="", flush=True)
+    run.log({"rank": distributed.rank()}, step=1)
+    run.finish({})
 """
 
 
@@ -61,7 +53,8 @@ def worker(tmp_path, root, monkeypatch):
     for folder in (root, root / "tests"):
         monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
     path = tmp_path / "worker.py"
-    path.write_text(WORKER)
+    imports = "from lactchain import Run\nfrom lactchain.runs import distributed"
+    path.write_text(run_setups.launched(WORK, before=imports))
     return path
 
 
@@ -95,10 +88,9 @@ def test_a_launcher_that_starts_one_of_two_is_refused(worker, run_dir):
 
 
 def test_a_rendezvous_of_a_cluster_is_not_mistaken(monkeypatch):
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    monkeypatch.setenv("MASTER_ADDR", "node-17")
-    monkeypatch.setenv("MASTER_PORT", "29500")
+    here = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_USE_CPU": "true"}
+    for variable in (here | {"MASTER_ADDR": "node-17", "MASTER_PORT": "29500"}).items():
+        monkeypatch.setenv(*variable)
     distributed.check_launcher()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(ConfigError, match="started one"):
@@ -117,9 +109,8 @@ def test_accelerate_accepts_the_file(file):
 
 def test_the_file_for_many_machines_is_fsdp2(monkeypatch):
     file = next(file for file in FILES if "fsdp2" in file.stem)
-    environment = prepare_multi_gpu_env(launched("--config_file", file, "x.py"))
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    for variable in prepare_multi_gpu_env(launched("--config_file", file, "x.py")).items():
+        monkeypatch.setenv(*variable)
     plugin = FullyShardedDataParallelPlugin()
     assert plugin.fsdp_version == 2
     assert plugin.reshard_after_forward is True

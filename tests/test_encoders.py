@@ -9,19 +9,13 @@ import numpy as np
 import pytest
 import random_models
 import torch
+import transformers
 from script_setups import GRID, config_of, run_here
 from sentencepiece import SentencePieceProcessor
+from test_loading import edit_json
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from training_setups import STATES, TRAINING, chain_of
 from trajectories import trajectory
-from transformers import (
-    AutoModel,
-    BertConfig,
-    BertForMaskedLM,
-    BertModel,
-    PreTrainedTokenizerFast,
-    T5Config,
-)
 
 from lactchain import CriticConfig, EmbeddingCritic, LoraSettings, Run, TrainingConfig, Trajectory
 from lactchain.data.candidates import sample_candidates
@@ -49,23 +43,20 @@ def sfr(tiny, tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("sfr") / "encoder"
     shutil.copytree(tiny / "encoder", folder)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, pad_token="</s>")
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder, pad_token="</s>")
     tokenizer.add_bos_token = True
     tokenizer.save_pretrained(folder)
-    file = folder / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"add_eos_token": True}))
+    edit_json(folder / "tokenizer_config.json", add_eos_token=True)
     return folder
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     """A BERT of two layers with word pieces of its own, as `BertModel` saves it."""
-    folder = tmp_path_factory.mktemp("bert")
-    build_bert(folder, BertModel)
-    return folder
+    return build_bert(tmp_path_factory.mktemp("bert"), transformers.BertModel)
 
 
-def build_bert(folder: Path, model_class: type) -> None:
+def build_bert(folder: Path, model_class: type) -> Path:
     words = sorted({word for state in STATES for word in state.split()})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     tokenizer = Tokenizer(
@@ -73,7 +64,7 @@ def build_bert(folder: Path, model_class: type) -> None:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
-    shape = BertConfig(
+    shape = transformers.BertConfig(
         vocab_size=len(pieces), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=32, max_position_embeddings=64, initializer_range=0.2,
         hidden_dropout_prob=0.0,
@@ -81,11 +72,12 @@ def build_bert(folder: Path, model_class: type) -> None:
     torch.manual_seed(0)
     with quiet():
         model_class(shape).save_pretrained(folder)
-    PreTrainedTokenizerFast(
+    transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
         sep_token="[SEP]", mask_token="[MASK]",
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     ).save_pretrained(folder)  # fmt: skip
+    return folder
 
 
 def bert_config(folder: Path, **changes) -> CriticConfig:
@@ -123,18 +115,15 @@ def test_an_instruction_stands_before_each_text_and_is_part_of_what_values_mean(
         EmbeddingCritic.from_config(CriticConfig(config.model, checkpoint=str(tmp_path)))
 
 
-@pytest.mark.parametrize(
-    ("told", "read"),
-    [
-        ({"prompts": {"query": "query: ", "document": "d: "}}, "query: 2"),
-        ({"prompts": {"query": "q: ", "s": "{s} "}, "default_prompt_name": "s"}, "{s} 2"),
-        ({"prompts": {"query": "", "document": "d: "}, "default_prompt_name": None}, "2"),
-        ({"prompts": {"web_query": "w: "}}, "2"),
-        ({"prompts": None}, "2"),
-        ({"prompts": {"query": 5}}, None),
-        ({"prompts": ["query"]}, None),
-    ],
-)
+@pytest.mark.parametrize(("told", "read"), [
+    ({"prompts": {"query": "query: ", "document": "d: "}}, "query: 2"),
+    ({"prompts": {"query": "q: ", "s": "{s} "}, "default_prompt_name": "s"}, "{s} 2"),
+    ({"prompts": {"query": "", "document": "d: "}, "default_prompt_name": None}, "2"),
+    ({"prompts": {"web_query": "w: "}}, "2"),
+    ({"prompts": None}, "2"),
+    ({"prompts": {"query": 5}}, None),
+    ({"prompts": ["query"]}, None),
+])  # fmt: skip
 def test_an_encoder_reads_what_its_folder_puts_before_a_query(tiny, tmp_path, told, read):
     """As sentence-transformers does; the critic keeps it, and an instruction that is set counts."""
     encoder = tmp_path / "encoder"
@@ -200,7 +189,7 @@ def test_a_bert_is_read_as_its_own_model_reads_and_averaged_over_real_tokens(ber
     critic = EmbeddingCritic.from_config(bert_config(bert))
     torch.nn.init.normal_(critic.trunk.score.weight)
     head = critic.trunk.score.weight[0]
-    own = AutoModel.from_pretrained(bert).eval()
+    own = transformers.AutoModel.from_pretrained(bert).eval()
     texts = [STATES[0], f"{STATES[5]} {STATES[7]}"]
     expected = []
     for text in texts:
@@ -238,18 +227,17 @@ def test_all_that_is_trained_of_a_bert_gets_a_gradient(bert):
 
 
 def test_a_bert_of_a_masked_language_model_has_the_same_trunk(bert, tmp_path):
-    build_bert(tmp_path, BertForMaskedLM)
-    bare, of_language_model = (
-        load_encoder(bert_config(folder))[0].base_model.state_dict() for folder in (bert, tmp_path)
-    )
-    saved = BertForMaskedLM.from_pretrained(tmp_path).bert.state_dict()
+    folders = bert, build_bert(tmp_path, transformers.BertForMaskedLM)
+    trunks = (load_encoder(bert_config(folder))[0].base_model for folder in folders)
+    bare, of_language_model = (trunk.state_dict() for trunk in trunks)
+    saved = transformers.BertForMaskedLM.from_pretrained(tmp_path).bert.state_dict()
     assert of_language_model.keys() == bare.keys() == saved.keys()
     assert all(torch.equal(of_language_model[name], saved[name]) for name in saved)
 
 
 def test_an_encoder_decoder_is_refused_by_name(bert, tmp_path):
-    build_bert(tmp_path, BertModel)
-    T5Config(vocab_size=64).save_pretrained(tmp_path)
+    build_bert(tmp_path, transformers.BertModel)
+    transformers.T5Config(vocab_size=64).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=rf"critic.model: .*{tmp_path}, a t5, which is both"):
         EmbeddingCritic.from_config(bert_config(tmp_path))
 
