@@ -1,13 +1,14 @@
 """Exact values, against numbers worked out by hand and against play in the environment itself."""
 
 from dataclasses import replace
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from script_setups import GRID, config_of, run_here
 
-from lactchain import ConfigError, Episode, GridWorld, OptimalChains, Rollouts, Run, language_env
+from lactchain import ConfigError, EmbeddingCritic, Episode, GridWorld, OptimalChains, Rollouts, Run
 from lactchain.config.settings import ActorConfig, CriticConfig
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
@@ -19,11 +20,10 @@ from lactchain.environments.exact import (
     policy_values,
     shortest_paths,
 )
-from lactchain.environments.language import make_language_env
+from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.functional.random_streams import derive_seed
 from lactchain.models.actor import LanguageActor
-from lactchain.models.critic import EmbeddingCritic
 from lactchain.stages.train_critic import measure_values
 from lactchain.stages.world_facts import size_of_model
 
@@ -145,29 +145,30 @@ def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, di
 
 def test_what_has_no_answer_is_refused():
     model = tabular_model(GridWorld(**CORRIDOR))
-    chains, turning = pad_chains(all_chains(2, 1)), np.tile([0.0, 1.0], (4, 1))
-    for probabilities, gamma, message in (
-        (turning, 1.0, "go on for ever"),
-        (2 * turning, 0.9, "at most 1 in every row"),
-        (turning[:3], 0.9, r"expected shape \(4, 2\)"),
+    turning = np.tile([0.0, 1.0], (4, 1))
+    values = partial(policy_values, model, pad_chains(all_chains(2, 1)))
+    goal = {"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0}
+    endless = replace(model, reward=np.ones_like(model.reward))
+    for error, message, ask in (
+        (ValueError, "go on for ever", lambda: values(turning, 1.0)),
+        (ValueError, "at most 1 in every row", lambda: values(2 * turning, 0.9)),
+        (ValueError, r"expected shape \(4, 2\)", lambda: values(turning[:3], 0.9)),
+        (ValueError, "discount_per", lambda: values(turning, 0.9, "episode")),
+        (ValueError, "non-terminal", lambda: model.row(goal)),
+        (
+            ValueError,
+            "deterministic",
+            lambda: shortest_paths(tabular_model(gym.make("FrozenLake-v1"))),
+        ),
+        (ValueError, "converge", lambda: optimal_values(endless, 1.0, max_iterations=100)),
+        (ConfigError, "no text view is shipped", lambda: tabular_model(gym.make("CartPole-v1"))),
     ):
-        with pytest.raises(ValueError, match=message):
-            policy_values(model, chains, probabilities, gamma)
-    with pytest.raises(ValueError, match="discount_per"):
-        policy_values(model, chains, turning, 0.9, "episode")
-    with pytest.raises(ValueError, match="non-terminal"):
-        model.row({"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0})
-    with pytest.raises(ValueError, match="deterministic"):
-        shortest_paths(tabular_model(gym.make("FrozenLake-v1")))
-    with pytest.raises(ConfigError, match="no text view is shipped"):
-        tabular_model(gym.make("CartPole-v1"))
+        with pytest.raises(error, match=message):
+            ask()
     lake = tabular_model(gym.make("FrozenLake-v1", desc=["SFHG", "FFHF"], is_slippery=False))
     assert np.isinf(shortest_paths(lake)).all()
     with pytest.raises(ConfigError, match="expected a world in which something can be reached"):
         size_of_model(lake)
-    endless = replace(model, reward=np.ones_like(model.reward))
-    with pytest.raises(ValueError, match="converge"):
-        optimal_values(endless, 1.0, max_iterations=100)
 
 
 NUM_EPISODES = 150

@@ -7,7 +7,7 @@ from browser import Visit, choose, shown
 from explorer_runs import GridRun
 from run_folders import GRID, play, write_run, write_text_run, write_wordle_run
 
-from lactchain.config.settings import EnvironmentConfig
+from lactchain import EnvironmentConfig, PreferencePair, make_language_env, write_pairs
 from lactchain.data.evaluations import (
     EpisodeResult,
     StateValues,
@@ -15,11 +15,8 @@ from lactchain.data.evaluations import (
     write_episodes,
     write_values,
 )
-from lactchain.data.preferences import write_pairs
 from lactchain.data.sources import read_trajectories, write_trajectories
-from lactchain.environments.language import make_language_env
 from lactchain.storage.manifests import write_with_manifest
-from lactchain.types import PreferencePair
 from lactchain_extras.explorer.report import write_report
 
 

@@ -9,19 +9,14 @@ import numpy as np
 import pytest
 from script_setups import BEHAVIOR, GRID, PREFERENCES, config_of, run_here
 
-from lactchain import EmbeddingCritic, make_language_env, open_run, parse, read_pairs, write_pairs
+from lactchain import EmbeddingCritic, FunctionPolicy, Region, make_language_env, open_run, parse
 from lactchain.config.settings import ActorConfig, CriticConfig, EnvironmentConfig, HeldBackConfig
 from lactchain.data.base_models import corpus
 from lactchain.data.candidates import some_after_completion
-from lactchain.data.episodes import (
-    RecordedText,
-    Region,
-    all_episodes,
-    sampled_episodes,
-    sampled_states,
-)
+from lactchain.data.episodes import RecordedText, all_episodes, sampled_episodes, sampled_states
 from lactchain.data.evaluations import StateValues
 from lactchain.data.exact_values import expected_figures
+from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.sources import open_trajectories, read_trajectories, write_trajectories
@@ -36,7 +31,6 @@ from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.train_bc import behavior_examples
 from lactchain.stages.train_critic import critic_figures
 from lactchain.trainers.critic import EpisodeTable
-from lactchain.types import FunctionPolicy
 from lactchain_extras.stages.make_offline_data import region_episodes
 from lactchain_extras.stages.token_values import train_values
 from lactchain_extras.stages.train_mc import TrainMCConfig

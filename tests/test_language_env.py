@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 
 import lactchain.environments.language as language
-from lactchain import (
-    ConfigError,
-    EnvironmentConfig,
-    LanguageEnv,
-    TextView,
-    language_env,
-    make_language_env,
-)
-from lactchain.environments.views import tabular_model
+from lactchain import ConfigError, EnvironmentConfig, LanguageEnv, language_env, make_language_env
+from lactchain.environments.views import TextView, tabular_model
 from lactchain.worlds.gridworld import GridWorld
 
 START = {"x": 0, "y": 0, "orientation": 1, "goal_x": 3, "goal_y": 0}

@@ -13,11 +13,8 @@ from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 from minigrid.core.world_object import Ball, Door, Key, Wall
 from minigrid.minigrid_env import MiniGridEnv
 
+from lactchain import ConfigError, Episode, Rollouts, language_env, make_language_env
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
-from lactchain.data.episodes import Episode
-from lactchain.data.rollouts import Rollouts
-from lactchain.environments.language import language_env, make_language_env
-from lactchain.errors import ConfigError
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain_extras.balrog_levels import MixedLocal
 

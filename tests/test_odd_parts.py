@@ -9,14 +9,8 @@ import pytest
 from openenv_servers import FaultyGame
 from safetensors.torch import load_file, save_file
 
+from lactchain import ActorConfig, CollectConfig, CriticConfig, PlayerConfig, TrainingConfig
 from lactchain.baselines.settings import LoopConfig
-from lactchain.config.settings import (
-    ActorConfig,
-    CollectConfig,
-    CriticConfig,
-    PlayerConfig,
-    TrainingConfig,
-)
 from lactchain.errors import ConfigError, DataError, EnvironmentFault
 from lactchain.models.critic import EmbeddingCritic, resolve_pooling
 from lactchain.models.loading import load_actor

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from key_corridor import LEFT, OUT, RIGHT, STATES, TAKE, KeyCorridor, model
 
-from lactchain import EnvironmentConfig, LanguageEnv, TextView
+from lactchain import EnvironmentConfig, LanguageEnv, TextView, make_language_env
 from lactchain.baselines import evaluation
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments import faults
-from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, EnvironmentFault
 
 

@@ -9,13 +9,10 @@ import pytest
 from script_setups import run_here
 from test_configs import load
 
+from lactchain import ConfigError, Rollouts, make_language_env, read_trajectories
 from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig
 from lactchain.data.episodes import Episode, Region, all_episodes
-from lactchain.data.rollouts import Rollouts
-from lactchain.data.sources import read_trajectories
-from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.errors import ConfigError
 from lactchain_extras.stages.make_offline_data import (
     RecordingConfig,
     behavior_policy,

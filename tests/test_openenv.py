@@ -20,16 +20,12 @@ import pytest
 from openenv_servers import ask, reset, running, running_world, said, session, step
 from websockets.exceptions import ConnectionClosed
 
+from lactchain import Episode, FunctionPolicy, GridWorld, Rollouts, evaluate, make_language_env
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
-from lactchain.data.episodes import Episode
-from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.exact import all_chains, chain_values
-from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain.types import FunctionPolicy
-from lactchain.worlds.gridworld import GridWorld
 from lactchain_extras.ecosystems import openenv_client
 from lactchain_extras.ecosystems.openenv_server import SLOW_SECONDS, Served
 from lactchain_extras.ecosystems.sessions import Session

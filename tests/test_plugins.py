@@ -6,10 +6,9 @@ import sys
 import pytest
 
 import lactchain
-from lactchain import plugins
+from lactchain import ConfigError, plugins
 from lactchain.data.sources import open_pairs, open_trajectories, write_trajectories
 from lactchain.environments.registry import find_env
-from lactchain.errors import ConfigError
 
 WITHOUT_EXTRAS = """
 import sys
