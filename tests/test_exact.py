@@ -145,7 +145,7 @@ def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, di
 
 def test_what_has_no_answer_is_refused():
     model = tabular_model(GridWorld(**CORRIDOR))
-    turning = np.tile([0.0, 1.0], (4, 1))
+    turning, ice = np.tile([0.0, 1.0], (4, 1)), tabular_model(gym.make("FrozenLake-v1"))
     values = partial(policy_values, model, pad_chains(all_chains(2, 1)))
     goal = {"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0}
     endless = replace(model, reward=np.ones_like(model.reward))
@@ -155,11 +155,7 @@ def test_what_has_no_answer_is_refused():
         (ValueError, r"expected shape \(4, 2\)", lambda: values(turning[:3], 0.9)),
         (ValueError, "discount_per", lambda: values(turning, 0.9, "episode")),
         (ValueError, "non-terminal", lambda: model.row(goal)),
-        (
-            ValueError,
-            "deterministic",
-            lambda: shortest_paths(tabular_model(gym.make("FrozenLake-v1"))),
-        ),
+        (ValueError, "deterministic", lambda: shortest_paths(ice)),
         (ValueError, "converge", lambda: optimal_values(endless, 1.0, max_iterations=100)),
         (ConfigError, "no text view is shipped", lambda: tabular_model(gym.make("CartPole-v1"))),
     ):

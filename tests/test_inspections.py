@@ -147,8 +147,7 @@ def test_exact_values_stand_where_they_are_known(pipeline):
 
 
 def test_unfinished_stages_show_the_rows_that_are_there_and_others_all(pipeline, tmp_path):
-    run_dir = tmp_path / "run"
-    shutil.copytree(pipeline[1], run_dir)
+    run_dir = shutil.copytree(pipeline[1], tmp_path / "run")
     stage = run_dir / "round_1/simpo"
     whole, files = lactchain.open_run(run_dir).pairs, sorted((stage / "pairs").glob("*.parquet"))
     held = len(read_pairs(files[0]))
@@ -199,11 +198,8 @@ def test_many_start_states_are_sampled_the_same_in_all_rounds(pipeline, tmp_path
     config, folder = pipeline
     monkeypatch.setattr(recording, "MAX_STATES", 5)
     turns = {}
-    monkeypatch.setattr(
-        recording, "log_turns", lambda run, number, rows: turns.update({number: rows})
-    )
-    run = tmp_path / "run"
-    shutil.copytree(folder, run, symlinks=True)
+    monkeypatch.setattr(recording, "log_turns", lambda _, n, rows: turns.update({n: rows}))
+    run = shutil.copytree(folder, tmp_path / "run", symlinks=True)
     recorder, whole = Recorder(config, Run(run, {"run_id": "x"}, None)), inspected(pipeline, 1)
     actor = replace(config.actor, model=f"{run}/base/actor")
     for number in ROUNDS:

@@ -28,12 +28,7 @@ from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.search import main as search
 from lactchain.storage.files import read_json_lines
 from lactchain_extras.language_search.actors import LanguageSpecies
-from lactchain_extras.language_search.growth import (
-    add_layer,
-    add_mlp_units,
-    disturb,
-    write_model,
-)
+from lactchain_extras.language_search.growth import add_layer, add_mlp_units, disturb, write_model
 
 TOKENIZER = build_tiny_tokenizer(["a b c"] * 3)
 TUNABLES = ["training.learning_rate", "loss.beta", "loss.target_margin", "loss.nll_weight"]

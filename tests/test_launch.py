@@ -30,7 +30,6 @@ from lactchain.runs.signals import STOPPING
 def script(monkeypatch):
     """Runs `main` as a script with arguments; returns its exit code, 0 when it just returns."""
     handlers = {number: signal.getsignal(number) for number in STOPPING}
-    environment = dict(os.environ)
 
     def run_script(main, *arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", ["script.py", *arguments])
@@ -43,8 +42,6 @@ def script(monkeypatch):
     yield run_script
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 ENDINGS = {
@@ -154,17 +151,13 @@ POLLING = launched("""
 """)
 
 
+BY_DEFAULT = "signal.signal(signal.{}, signal.SIG_DFL)"
 SIGNALS = ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGQUIT")
 ENDINGS = {
     "a signal": ("", ["SIGINT"], 130),
     "under nohup": ("signal.signal(1, signal.SIG_IGN)", ["SIGHUP", "SIGINT"], 130),
     **{  # twice, and also in a background
-        name: (
-            f"signal.signal(signal.{name}, signal.SIG_DFL)",
-            [name] * 2,
-            128 + getattr(signal, name),
-        )
-        for name in SIGNALS
+        name: (BY_DEFAULT.format(name), [name] * 2, 128 + getattr(signal, name)) for name in SIGNALS
     },
 }
 

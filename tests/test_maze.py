@@ -5,13 +5,7 @@ import pytest
 
 from lactchain import ConfigError, EnvironmentConfig, OptimalChains, language_env, make_language_env
 from lactchain.environments.exact import optimal_values, shortest_paths
-from lactchain_extras.maze import (
-    ACTION_NAMES,
-    PARTIAL_TEMPLATE,
-    TERSE_TEMPLATE,
-    Maze,
-    MazeTables,
-)
+from lactchain_extras.maze import ACTION_NAMES, PARTIAL_TEMPLATE, TERSE_TEMPLATE, Maze, MazeTables
 
 # Transcribed by hand from LMRL-Gym's list of optimal directions.
 DIRECTIONS = {
@@ -49,18 +43,14 @@ def test_a_transcript_of_the_fully_observed_maze():
 
 def test_a_transcript_of_the_partially_observed_maze():
     env = spoken(template=PARTIAL_TEMPLATE, history=40)
-    assert env.reset(options=at(1, 1))[0] == (
-        "There are walls to your left, above you, below you.\n"
-    )
-    assert env.step("move right\n")[0] == (
-        "There are walls to your left, above you, below you.\n"
-        "move right\n"
-        "There are walls above you, below you.\n"
-    )
+    first = "There are walls to your left, above you, below you.\n"
+    then = "There are walls above you, below you.\n"
+    assert env.reset(options=at(1, 1))[0] == first
+    assert env.step("move right\n")[0] == f"{first}move right\n{then}"
     for _ in range(30):
         text = env.step("move up\n")[0]
     assert text.count("\n") == 40 and text.startswith("move up\n")
-    assert env.step("up!")[0] == "There are walls above you, below you.\n"  # wiped
+    assert env.step("up!")[0] == then  # wiped
     assert env.step("move up\n")[0].count("\n") == 3
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from key_corridor import LEFT, OUT, RIGHT, STATES, TAKE, KeyCorridor, model
 
 from lactchain import EnvironmentConfig, LanguageEnv, TextView, make_language_env
@@ -31,10 +32,6 @@ class Corridor(KeyCorridor):
         return super().step(action)
 
 
-def states(env):
-    return list(STATES)
-
-
 def corridor(**changes):
     return LanguageEnv(Corridor(), replace(KeyCorridor().text_view(), **changes))
 
@@ -53,8 +50,8 @@ NO_STATES = "lists at least one state, a dict, and each once; got"
         (failing, r"raised KeyError: 'no\\ncell', at"),
         (lambda env: [], NO_STATES),
         (lambda env: None, NO_STATES),
-        (lambda env: iter(states(env)), NO_STATES),
-        (lambda env: [*states(env), STATES[0]], NO_STATES),
+        (lambda env: iter(STATES), NO_STATES),
+        (lambda env: [*STATES, STATES[0]], NO_STATES),
         (lambda env: [0, 1], NO_STATES),
     ],
 )
@@ -178,9 +175,7 @@ def test_a_world_in_words_has_a_view_or_none_of_its_own(view, monkeypatch):
 
 
 def test_a_world_that_cannot_be_made_is_told_with_the_place(monkeypatch):
-    monkeypatch.setitem(
-        gym.registry, "odd/C-v0", gym.envs.registration.EnvSpec("odd/C-v0", Corridor)
-    )
+    monkeypatch.setitem(gym.registry, "odd/C-v0", EnvSpec("odd/C-v0", Corridor))
     for error in (KeyError("no map"), RuntimeError("no map"), OSError("a\nno map")):
         told = pytest.raises(ConfigError, match=r"does not take error: .*no map.*odd_worlds\.py:")
         for make in (
@@ -192,9 +187,7 @@ def test_a_world_that_cannot_be_made_is_told_with_the_place(monkeypatch):
 
 
 def test_an_evaluation_of_a_world_without_an_end_ends(monkeypatch):
-    monkeypatch.setitem(
-        gym.registry, "odd/C-v0", gym.envs.registration.EnvSpec("odd/C-v0", Corridor)
-    )
+    monkeypatch.setitem(gym.registry, "odd/C-v0", EnvSpec("odd/C-v0", Corridor))
     monkeypatch.setattr(evaluation, "MOST_STEPS", 50)
     # To the key, which is taken in the first cell, and then out.
     act = lambda seen: np.where(seen[..., 1], RIGHT, np.where(seen[..., 0], LEFT, TAKE))  # noqa: E731

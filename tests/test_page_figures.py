@@ -5,7 +5,7 @@ import math
 import re
 
 import numpy as np
-from browser import Visit, choose, label, number_of
+from browser import choose, label, number_of
 from explorer_runs import CONFIG
 
 from lactchain.data.intervals import paired_interval
@@ -175,9 +175,9 @@ def stages(visit, run, _):
             yield numbers(minutes), [(times[-1] - times[0]) / 60], 3
 
 
-def test_a_hundred_numbers_on_all_screens_are_those_of_the_files(browser, seeds, tmp_path):
+def test_a_hundred_numbers_on_all_screens_are_those_of_the_files(opened, seeds, tmp_path):
     page = write_report(seeds[0].directory, tmp_path / "page.html", [seeds[1].directory])
-    visit, differing, count = Visit(browser, page), [], 0
+    visit, differing, count = opened(page), [], 0
     for screen in (summary, states, episodes, pairs, critic, curves, compare, stages):
         for told, values, digits in screen(visit, *seeds):
             expected = [float(f"{value:.{digits}g}") for value in values]
@@ -186,5 +186,4 @@ def test_a_hundred_numbers_on_all_screens_are_those_of_the_files(browser, seeds,
             differing += [
                 (screen.__name__, *p) for p in zip(told, expected, strict=True) if p[0] != p[1]
             ]
-    visit.close()
     assert differing == [] and count > 150

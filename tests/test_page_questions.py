@@ -131,9 +131,8 @@ def which_pair_had_the_largest_margin_in_the_first_round(visitor, run, _):
     visitor.choose("#pair-round", "1")
     widest = max(run.pairs(1), key=lambda pair: pair.margin)
     _, number, state, *sides = visitor.texts(".longtable tbody tr >> nth=0")[0].split("\t")
-    assert number == "round 1" and state.startswith(
-        f"({widest.state['x']}, {widest.state['y']}) facing "
-    )
+    cell = f"({widest.state['x']}, {widest.state['y']}) facing "
+    assert number == "round 1" and state.startswith(cell)
     for told, whole in zip(sides, (widest.chosen, widest.rejected), strict=True):
         assert whole.endswith(told.lstrip("…"))  # what both begin with is left out
 
@@ -241,9 +240,7 @@ def whether_it_is_luck(visitor, *_):
 @asks(TWELVE, "Which setting differs?")
 def which_setting_differs(visitor, *_):
     visitor.click("#settings summary")
-    assert [row.split("\t") for row in visitor.texts("#settings tbody tr")] == [
-        ["run.seed", "0", "1"]
-    ]
+    assert visitor.texts("#settings tbody tr") == ["run.seed\t0\t1"]
 
 
 def listed(visitor, place=0):

@@ -42,24 +42,16 @@ def test_the_whole_recipe_runs_without_the_second_package(tmp_path, root):
         "num_rounds": 1,
     }
     words = [word for key, value in counts.items() for word in (f"--{key}", value)]
-    done = in_a_bare_environment(
-        root,
-        tmp_path,
-        "run_pipeline",
-        "--config",
-        "tiny",
-        "--run.run_dir",
-        tmp_path / "run",
-        *words,
-    )
+    tiny = ("run_pipeline", "--config", "tiny", "--run.run_dir")
+    done = in_a_bare_environment(root, tmp_path, *tiny, tmp_path / "run", *words)
     assert done.returncode == 0, done.stderr
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"summary.json", "actor", "critic"} <= files
     assert not {"report.html", "episode.gif"} & files
-    tiny, lake = ("run_pipeline", "--config", "tiny"), ("--environment.id", "FrozenLake-v1")
+    lake = ("--environment.id", "FrozenLake-v1")
     lines = {
         ("report", tmp_path / "run"): "a command of lactchain_extras",
-        (*tiny, *lake, "--run.run_dir", tmp_path / "lake"): "no text view is shipped for this env",
+        (*tiny, tmp_path / "lake", *lake): "no text view is shipped for this env",
         ("quickstart",): "quickstart, or `run_pipeline tiny` on one process: no installed package",
     }
     assert in_a_bare_environment(root, tmp_path, "quickstart", "--help").returncode == 0

@@ -65,12 +65,8 @@ def test_numbers_of_cells_are_coded_one_hot_and_pictures_flattened():
     ],
 )
 def test_a_space_that_no_network_sees_or_that_has_no_bounds_to_rescale_is_refused(space, rescale):
-    said = (
-        "rescale_observations: expected a Box with finite bounds"
-        if rescale
-        else "observation space: "
-    )
-    with pytest.raises(ConfigError, match=said):
+    said = ("observation space: ", "rescale_observations: expected a Box with finite bounds")
+    with pytest.raises(ConfigError, match=said[rescale]):
         Inputs(space, rescale)
 
 
