@@ -26,11 +26,6 @@ DRAWN = [
 ]
 
 
-def at(pixels, x, y):
-    """The colour in a place that is told in cells."""
-    return tuple(pixels[round(y * CELL), round(x * CELL)].tolist())
-
-
 @pytest.mark.parametrize("env_id", DRAWN)
 def test_pixels_are_as_gymnasium_has_them_and_follow_the_state(env_id):
     env = gym.make(env_id, render_mode="rgb_array", disable_env_checker=True)
@@ -74,8 +69,9 @@ def test_a_world_shows_what_is_in_its_places(env_id, kwargs, state, colours):
     env = gym.make(env_id, render_mode="rgb_array", **kwargs)
     env.reset(options={"state": state})
     pixels = env.render()
-    for place, name in colours.items():
-        assert at(pixels, *place) == ImageColor.getrgb(name), place
+    for (x, y), name in colours.items():  # in cells
+        colour = tuple(pixels[round(y * CELL), round(x * CELL)].tolist())
+        assert colour == ImageColor.getrgb(name), (x, y)
 
 
 def test_a_film_has_a_frame_for_the_start_and_for_each_action():

@@ -37,6 +37,7 @@ from lactchain_extras.stages.train_mc import TrainMCConfig
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
 HALF = replace(GRID, held_back=HeldBackConfig(0.5))  # 24 of 48 states, so that many lie on the way
+ONE_GOAL = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))  # of four
 BY_TEXT = replace(GRID, template="relative", held_back=HeldBackConfig(0.5, ["text"]))
 
 
@@ -193,8 +194,7 @@ def knows_what_it_practised(config):
 
 
 def test_figures_of_both_parts_stand_beside_those_of_all_start_states():
-    goals = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))  # one of four goals
-    results, figures = evaluate(knows_what_it_practised(goals), goals)
+    results, figures = evaluate(knows_what_it_practised(ONE_GOAL), ONE_GOAL)
     assert len(results) == 48 and sum(result.held_back for result in results) == 12
     assert figures["success_rate"] == 36 / 48
     assert figures["practised/num_episodes"] == 36 and figures["held_back/num_episodes"] == 12
@@ -249,8 +249,7 @@ def test_by_text_nothing_that_is_held_back_reads_like_what_is_practised(caplog):
 
 
 def test_the_critic_is_measured_on_both_parts():
-    goals = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))
-    env = make_language_env(goals)
+    env = make_language_env(ONE_GOAL)
     states = env.view_states()
     wrong = [2.0 * (state in env.held_back) for state in states]  # off by 2 in these alone
     exact = np.arange(48) / 10

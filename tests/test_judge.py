@@ -172,15 +172,8 @@ def test_replays_come_to_what_the_model_says(weights, yardstick):
 
 
 def settings(weights, run_dir, **changes):
-    base = stage.JudgeConfig(
-        run=RunConfig(run_dir=str(run_dir)),
-        environment=GRID,
-        actor=sampler(weights),
-        num_candidates=4,
-        num_starts=8,
-        num_replays=2,
-    )
-    return replace(base, **changes)
+    base = stage.JudgeConfig(RunConfig(str(run_dir)), GRID, sampler(weights))
+    return replace(base, num_candidates=4, num_starts=8, num_replays=2, **changes)
 
 
 def test_numbers_that_others_bring_are_judged_and_refused_where_they_are_none(weights, tmp_path):

@@ -14,14 +14,8 @@ import pytest
 import torch
 from run_setups import ROOT, Config, launched, start
 
-from lactchain.errors import (
-    ConfigError,
-    DataError,
-    DiskError,
-    EnvironmentFault,
-    Interrupted,
-    NonFiniteError,
-)
+from lactchain import ConfigError, DataError, DiskError, EnvironmentFault, Interrupted
+from lactchain.errors import NonFiniteError
 from lactchain.runs.process import launch, seed_everything
 from lactchain.runs.signals import STOPPING
 

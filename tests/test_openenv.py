@@ -37,6 +37,8 @@ GRID = EnvironmentConfig(
 )  # fmt: skip
 SLIPPERY = EnvironmentConfig("FrozenLake-v1", max_chain_length=3)
 WORDLE = EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance")
+SERVE = [sys.executable, "-m", "lactchain", "serve", "--config", "gridworld_tiny"]
+SERVE += ["--num_processes", "2", "--port"]
 SOMETIMES_SILENT = FunctionPolicy(
     lambda text, seed: "no chain" if seed % 5 == 0 else '["turn left", "move forward"]', draws=True
 )
@@ -288,9 +290,8 @@ def play_on(player, begun):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
     """Two processes share the sessions; with the one that accepts them both end."""
-    words = ("serve", "--config", "gridworld_tiny", "--num_processes", "2", "--max_sessions", "9")
-    command, pipes = [sys.executable, "-m", "lactchain", *words], {"stdout": -1, "stderr": -1}
-    with subprocess.Popen([*command, "--port", "0"], **pipes, text=True) as process:
+    nine = ("--max_sessions", "9")
+    with subprocess.Popen([*SERVE, "0", *nine], stdout=-1, stderr=-1, text=True) as process:
         line = process.stdout.readline()
         told = r"lactchain/GridWorld-v0 at (\S+) : 960 tasks, 9 sessions at most"
         (url,) = re.findall(told, line)
@@ -300,8 +301,7 @@ def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
             with session(url) as player:
                 full = json.loads(player.recv())
         port = url.rpartition(":")[2]
-        again = [*command, "--port", port]
-        taken = subprocess.run(again, capture_output=True, text=True)
+        taken = subprocess.run([*SERVE, port, *nine], capture_output=True, text=True)
         others = psutil.Process(process.pid).children()
         with ExitStack() as sessions:
             all_begun = [threading.Event() for _ in range(9)]
@@ -324,9 +324,7 @@ def num_connections(process):
 
 
 def test_processes_have_equal_shares_of_the_sessions_and_one_that_died_has_none():
-    words = ("serve", "--config", "gridworld_tiny", "--num_processes", "2", "--port", "0")
-    command = [sys.executable, "-m", "lactchain", *words]
-    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+    with subprocess.Popen([*SERVE, "0"], stdout=-1, stderr=-1, text=True) as process:
         (url,) = re.findall(r"at (http\S+) :", process.stdout.readline())
         both = psutil.Process(process.pid).children()
         with ExitStack() as sessions:

@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_setups import (
-    BEHAVIOR,
-    COLLECT,
-    PREFERENCES,
-    TRAINING,
-    config_of,
-    read_summary,
-    run_here,
-    start_two,
-)
+from script_setups import BEHAVIOR, COLLECT, TRAINING, config_of, read_summary, run_here, start_two
 from training_setups import exit_codes, logs
 
 from lactchain import ConfigError, RunConfig, read_trajectories
@@ -43,7 +34,7 @@ def pipeline_of(weights: Path, run_dir: Path, **changes: Any) -> RunPipelineConf
     return replace(
         config,
         critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
-        simpo=replace(config.simpo, preferences=replace(PREFERENCES, num_states=48)),
+        simpo=replace(config.simpo, preferences=replace(config.simpo.preferences, num_states=48)),
         evaluation=replace(config.evaluation, num_samples=40),
     )
 
