@@ -8,13 +8,7 @@ from explorer_runs import GridRun
 from run_folders import GRID, play, write_run, write_text_run, write_wordle_run
 
 from lactchain import EnvironmentConfig, PreferencePair, make_language_env, write_pairs
-from lactchain.data.evaluations import (
-    EpisodeResult,
-    StateValues,
-    read_episodes,
-    write_episodes,
-    write_values,
-)
+from lactchain.data import evaluations
 from lactchain.data.sources import read_trajectories, write_trajectories
 from lactchain.storage.manifests import write_with_manifest
 from lactchain_extras.explorer.report import write_report
@@ -45,8 +39,10 @@ def test_numbers_that_followed_from_the_world_stand_with_their_reasons(opened, t
 def test_a_state_of_a_world_with_dice_shows_the_rate_over_its_episodes(opened, tmp_path):
     run = GridRun(tmp_path / "run")
     path, state = run.directory / "round_2/evaluation/episodes.json", run.states[17]
-    more = [EpisodeResult(state, n < 3, 4, 4) for n in range(4)]
-    write_episodes(path, [r for r in read_episodes(path) if r.state != state] + more)
+    more = [evaluations.EpisodeResult(state, n < 3, 4, 4) for n in range(4)]
+    evaluations.write_episodes(
+        path, [r for r in evaluations.read_episodes(path) if r.state != state] + more
+    )
     visit = opened(write_report(run.directory)).open("states")
     choose(visit, state)
     assert "the 4 episodes from here\n3 of 4 solved\nin 4 completions" in visit.text(".answer.now")
@@ -70,30 +66,28 @@ def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(o
         assert card.count("not solved") == (not played.terminated)
 
 
-VALUED = {"all": (0.25, 0.75), "the first": (0.25,)}
-
-
 WORTH = {
     # unparsable: −0.5 + ½·0.25 − 0.25; first step: ½·0.75 − 0.25; last: 1 − 0.75
-    "all": [["0.25", "−0.375", "−0.625"], ["0.25", "0.375", "+0.125"], ["0.75", "1", "+0.25"]],
-    "the first": [["0.25", "−0.375", "−0.625"], ["0.25", "–", "–"], ["–", "–", "–"]],
+    (0.25, 0.75): "0.25 −0.375 −0.625  0.25 0.375 +0.125  0.75 1 +0.25",
+    (0.25,): "0.25 −0.375 −0.625  0.25 – –  – – –",
 }
 
 
-@pytest.mark.parametrize("known", VALUED)
-def test_completions_have_values_and_advantages_by_hand(opened, tmp_path, known):
+@pytest.mark.parametrize(("values", "worth"), WORTH.items(), ids=["all", "the first"])
+def test_completions_have_values_and_advantages_by_hand(opened, tmp_path, values, worth):
     env = make_language_env(EnvironmentConfig(kwargs={"size": 3}, invalid_penalty=-0.5))
     start = {"x": 0, "y": 0, "orientation": 1, "goal_x": 2, "goal_y": 0}
     completions = iter(["what?", '["move forward"]', '["move forward"]'])
     trajectory = play(env, lambda _: next(completions), 0, start)
     write_run(tmp_path / "run", {"environment": {"id": GRID.id, "kwargs": {"size": 3}}}, 1)
     write_trajectories(tmp_path / "run/trajectories/0.parquet", [trajectory])
-    values = VALUED[known]
     states = (start, start | {"x": 1})[: len(values)]
-    write_values(tmp_path / "run/values.json", StateValues(states, values, None, gamma=0.5))
+    evaluations.write_values(
+        tmp_path / "run/values.json", evaluations.StateValues(states, values, None, gamma=0.5)
+    )
     visit = opened(write_report(tmp_path / "run")).open("episodes")
     rows = visit.page.locator(".steps tbody tr").all_inner_texts()
-    assert [row.split("\t")[3:] for row in rows] == WORTH[known]
+    assert [row.split("\t")[3:] for row in rows] == [step.split() for step in worth.split("  ")]
 
 
 @pytest.mark.parametrize("write", [write_text_run, write_wordle_run])

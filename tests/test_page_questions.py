@@ -257,12 +257,8 @@ def what_both_answered(visitor, run, other):
     heads, columns, *said = (row.split("\t") for row in visitor.texts("#said tr"))
     assert heads == ["completion", *(f"{r.directory.name}, round 2" for r in (run, other))]
     assert columns == ["", *("probability", "Q") * 2]
-    assert {row[0]: row[1:] for row in said} == {
-        text: [*one, *two]
-        for (text, one), two in zip(
-            could_say(run, state).items(), could_say(other, state).values(), strict=True
-        )
-    }
+    one, two = could_say(run, state), could_say(other, state)
+    assert {row[0]: row[1:] for row in said} == {text: one[text] + two[text] for text in one | two}
 
 
 def could_say(run, state):
