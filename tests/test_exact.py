@@ -105,14 +105,11 @@ def test_a_passenger_who_changes_his_mind_is_in_no_table():
 
 
 @pytest.mark.parametrize("discount_per", ["action", "chain"])
-@pytest.mark.parametrize(
-    ("env_id", "kwargs"),
-    [
-        ("lactchain/GridWorld-v0", {"size": 3, "walls": [(1, 1)]}),
-        ("lactchain/GridWorld-v0", {"size": 2, "reward": "founding", "turn_right": True}),
-        ("FrozenLake-v1", {"is_slippery": False}),
-    ],
-)
+@pytest.mark.parametrize(("env_id", "kwargs"), [
+    ("lactchain/GridWorld-v0", {"size": 3, "walls": [(1, 1)]}),
+    ("lactchain/GridWorld-v0", {"size": 2, "reward": "founding", "turn_right": True}),
+    ("FrozenLake-v1", {"is_slippery": False}),
+])  # fmt: skip
 def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, discount_per):
     """Second implementation: every chain is played from every state, then sweeps till they rest."""
     gamma, penalty, cost = 0.8, -0.3, 0.05
@@ -213,16 +210,12 @@ def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weigh
     np.testing.assert_allclose(values.critic, critic.values(texts), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"compare_with_exact": False},
-        {"actor": {"decoding": "free", "max_new_tokens": 4}},
-        {"critic": {"mode": "action_value"}},
-        {"environment": {"max_chain_length": 12}},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
+@pytest.mark.parametrize("changes", [
+    {"compare_with_exact": False},
+    {"actor": {"decoding": "free", "max_new_tokens": 4}},
+    {"critic": {"mode": "action_value"}},
+    {"environment": {"max_chain_length": 12}},
+], ids=lambda changes: next(iter(changes)))  # fmt: skip
 def test_where_values_cannot_be_computed_none_are_claimed(weights, tmp_path, changes):
     config = config_of("train_critic", weights, tmp_path / "run")
     for name, change in changes.items():

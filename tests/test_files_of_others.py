@@ -141,39 +141,30 @@ QUESTION, GOOD, BAD = said("user", "why?"), said("assistant", "so"), said("assis
 EARLIER = [said("system", "be kind"), said("user", "hi"), said("assistant", "hello")]
 
 
-@pytest.mark.parametrize(
-    ("row", "prompt"),
-    [
-        ({"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, "why?"),
-        ({"chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, (QUESTION,)),
-        ({"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}, (QUESTION,)),
-        (
-            {"prompt": [QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
-            (QUESTION,),
-        ),
-        (
-            {"chosen": [*EARLIER, QUESTION, GOOD], "rejected": [*EARLIER, QUESTION, BAD]},
-            (*EARLIER, QUESTION),
-        ),
-        ({"prompt": "why?", "chosen": [GOOD], "rejected": [BAD]}, "why?"),
-    ],
-)
+@pytest.mark.parametrize(("row", "prompt"), [
+    ({"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, "why?"),
+    ({"chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, (QUESTION,)),
+    ({"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}, (QUESTION,)),
+    ({"prompt": [QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, (QUESTION,)),
+    (
+        {"chosen": [*EARLIER, QUESTION, GOOD], "rejected": [*EARLIER, QUESTION, BAD]},
+        (*EARLIER, QUESTION),
+    ),
+    ({"prompt": "why?", "chosen": [GOOD], "rejected": [BAD]}, "why?"),
+])  # fmt: skip
 def test_the_prompt_that_both_answers_begin_with_is_read(tmp_path, row, prompt):
     put(tmp_path / "a.jsonl", [row])
     (pair,) = open_pairs(tmp_path / "a.jsonl")
     assert (pair.prompt, pair.chosen, pair.rejected) == (prompt, "so", "no")
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": "other", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
-        {"chosen": [QUESTION, GOOD], "rejected": [said("user", "how?"), BAD]},
-        {"chosen": [GOOD], "rejected": [BAD]},
-        {"chosen": "so", "rejected": "no"},
-        {"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": "no"},
-    ],
-)
+@pytest.mark.parametrize("row", [
+    {"prompt": "other", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+    {"chosen": [QUESTION, GOOD], "rejected": [said("user", "how?"), BAD]},
+    {"chosen": [GOOD], "rejected": [BAD]},
+    {"chosen": "so", "rejected": "no"},
+    {"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": "no"},
+])  # fmt: skip
 def test_answers_to_two_prompts_or_none_are_refused(tmp_path, row):
     put(tmp_path / "a.jsonl", [row])
     with pytest.raises(DataError, match="a.jsonl: row 0"):

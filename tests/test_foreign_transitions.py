@@ -52,16 +52,13 @@ def test_a_recorded_last_state_keeps_the_last_step_of_a_cut_episode():
 OTHER_FILES = {"columns": 3}, {"columns": [b"a"], "num_episodes": [1, 2]}, {}
 
 
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        (dumped(rewards_1=None), "rewards_1"),
-        (dumped(rewards_1=np.ones(5)), "episode 1 has 2 observations, 2 actions and 5 rewards"),
-        (dumped(rewards_0=np.array([0, 1, np.nan])), "rewards of row 2 is not finite"),
-        (dumped(num_episodes=None), "expected a file of d3rlpy 1, or of 2.1"),
-        *((columns, "") for columns in OTHER_FILES),
-    ],
-)
+@pytest.mark.parametrize(("columns", "said"), [
+    (dumped(rewards_1=None), "rewards_1"),
+    (dumped(rewards_1=np.ones(5)), "episode 1 has 2 observations, 2 actions and 5 rewards"),
+    (dumped(rewards_0=np.array([0, 1, np.nan])), "rewards of row 2 is not finite"),
+    (dumped(num_episodes=None), "expected a file of d3rlpy 1, or of 2.1"),
+    *((columns, "") for columns in OTHER_FILES),
+])  # fmt: skip
 def test_wrong_columns_and_files_of_other_kinds_are_named(tmp_path, columns, said):
     with pytest.raises(DataError, match=f"a.h5.*{said}"):
         read_transitions(h5(tmp_path / "a.h5", **columns))
@@ -110,13 +107,10 @@ NO_ARRAYS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("observations", "said"),
-    [
-        (np.zeros((5, 1)), "episode 0 has 5 observations, 3 actions and 3 rewards"),
-        *((np.array(odd), "episode 0: expected observations that are one") for odd in NO_ARRAYS),
-    ],
-)
+@pytest.mark.parametrize(("observations", "said"), [
+    (np.zeros((5, 1)), "episode 0 has 5 observations, 3 actions and 3 rewards"),
+    *((np.array(odd), "episode 0: expected observations that are one") for odd in NO_ARRAYS),
+])  # fmt: skip
 def test_an_episode_that_is_no_arrays_of_one_length_is_named(observations, said):
     episode = RecordedEpisode(observations, np.zeros(3), np.zeros(3), False)
     with pytest.raises(DataError, match=f"file: {said}"):
@@ -199,15 +193,12 @@ def test_what_minari_wrote_is_read_if_it_is_text(minari, tmp_path):
         read_minari(tmp_path / "numbers-v0")
 
 
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("terminations", ["false", "false"]),
-        ("observations", [b"a", b"b"]),
-        ("actions", [None, None]),
-        ("rewards", ["1", "0"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "column"), [
+    ("terminations", ["false", "false"]),
+    ("observations", [b"a", b"b"]),
+    ("actions", [None, None]),
+    ("rewards", ["1", "0"]),
+])  # fmt: skip
 def test_episodes_of_minari_are_of_the_types_that_it_writes(minari, tmp_path, name, column):
     written_by_minari(minari, "theirs-v1", TEXTS, SHORT)
     file = tmp_path / "theirs-v1/data/0/part-0.arrow"

@@ -287,16 +287,12 @@ def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
     assert open_run(tmp_path / "run").picture is not None
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"held_back": HeldBackConfig(0.01)}, r"0\.01 of 48 is 0; change the share"),
-        ({"held_back": HeldBackConfig(0.95, GOALS)}, r"0\.95 of 4 is 4; change"),
-        ({"held_back": HeldBackConfig(by=["goal"])}, r"by: expected fields of a state, .*'goal'"),
-        ({"id": "lactchain/Wordle-v0", "kwargs": {}}, r"0\.5 of 1 is 0; change the share"),
-    ],
-    ids=["none", "all", "field", "one start"],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"held_back": HeldBackConfig(0.01)}, r"0\.01 of 48 is 0; change the share"),
+    ({"held_back": HeldBackConfig(0.95, GOALS)}, r"0\.95 of 4 is 4; change"),
+    ({"held_back": HeldBackConfig(by=["goal"])}, r"by: expected fields of a state, .*'goal'"),
+    ({"id": "lactchain/Wordle-v0", "kwargs": {}}, r"0\.5 of 1 is 0; change the share"),
+], ids=["none", "all", "field", "one start"])  # fmt: skip
 def test_what_leaves_no_two_parts_is_refused(changes, message):
     env = make_language_env(replace(HALF, template=None, **changes))
     with pytest.raises(ConfigError, match=message):

@@ -228,14 +228,10 @@ def record(weights, folder, world):
 PARTIAL = {"extractor": "utterance", "max_chains": 3, "history": 4, "template": "{walls}\n"}
 
 
-@pytest.mark.parametrize(
-    ("world", "known"),
-    [
-        (EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance"), []),
-        (EnvironmentConfig("lactchain/Maze-v0", **PARTIAL), ["optimal", "shortest"]),
-    ],
-    ids=["wordle", "partial maze"],
-)
+@pytest.mark.parametrize(("world", "known"), [
+    (EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance"), []),
+    (EnvironmentConfig("lactchain/Maze-v0", **PARTIAL), ["optimal", "shortest"]),
+], ids=["wordle", "partial maze"])  # fmt: skip
 def test_what_is_not_known_of_a_world_is_null(weights, tmp_path, world, known):
     answers = record(weights, tmp_path, world).answers
     nulls = {name for name in answers.column_names if answers[name].null_count}

