@@ -117,20 +117,8 @@ def config_class(script: str) -> type:
     return next(value for name, value in names.items() if name.endswith("Config"))
 
 
-CLASSES = {
-    name: config_class(name)
-    for name in (
-        "make_offline_data",
-        "train_bc",
-        "collect_rollouts",
-        "train_critic",
-        "make_preferences",
-        "train_simpo",
-        "evaluate",
-        "run_pipeline",
-    )
-}
-STAGES = [name for name in CLASSES if name != "run_pipeline"]
+STAGES = [*RESULTS]
+CLASSES = {name: config_class(name) for name in (*STAGES, "run_pipeline")}
 
 
 def build_weights(folder: Path) -> Path:
@@ -264,8 +252,5 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 def figures_of(summary: dict[str, Any]) -> dict[str, Any]:
     """A summary without what depends on the clock."""
-    return {name: value for name, value in summary.items() if not _is_time(name)}
-
-
-def _is_time(name: str) -> bool:
-    return "time/" in name or name == "wall_seconds"
+    timeless = (name for name in summary if "time/" not in name and name != "wall_seconds")
+    return {name: summary[name] for name in timeless}

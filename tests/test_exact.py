@@ -226,11 +226,10 @@ def test_where_values_cannot_be_computed_none_are_claimed(weights, tmp_path, cha
     assert not (tmp_path / "run" / "values.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("env_id", "kwargs", "num_states"),
-    [(TAXI, {"is_rainy": True}, 400), ("CliffWalking-v1", {"is_slippery": True}, 37),
-     ("FrozenLake-v1", {"success_rate": 0.8}, 11)],
-)  # fmt: skip
+@pytest.mark.parametrize(("env_id", "kwargs", "num_states"), [
+    (TAXI, {"is_rainy": True}, 400), ("CliffWalking-v1", {"is_slippery": True}, 37),
+    ("FrozenLake-v1", {"success_rate": 0.8}, 11),
+])  # fmt: skip
 def test_worlds_with_dice_have_the_values_of_their_table(env_id, kwargs, num_states):
     """Second implementation: Bellman's equation written out over Gymnasium's own table."""
     env = gym.make(env_id, **kwargs)

@@ -16,7 +16,6 @@ from lactchain_extras.films import Frame, film, write_gif
 from lactchain_extras.wordle.env import KINDS
 
 GRID = EnvironmentConfig(kwargs={"size": 3, "walls": [(1, 0)]})
-DRAWN_GRID = replace(GRID, kwargs={**GRID.kwargs, "render_mode": "rgb_array"})
 STATE = {"x": 0, "y": 1, "orientation": 1, "goal_x": 2, "goal_y": 2}
 DRAWN = [
     env_id
@@ -79,7 +78,7 @@ def test_a_film_has_a_frame_for_the_start_and_for_each_action():
     frames = film(GRID, Episode(0, STATE), completions)
     captions = ["start", "1: move forward", "1: turn left", "2: no chain", "3: turn left"]
     assert [frame.caption for frame in frames] == [*captions, "3: move forward"]
-    env = make_language_env(DRAWN_GRID)
+    env = make_language_env(replace(GRID, kwargs=GRID.kwargs | {"render_mode": "rgb_array"}))
     env.reset(seed=0, options={"state": STATE})
     drawn = [env.env.render()] + [env.step(text) and env.env.render() for text in completions]
     for number, pixels in zip((0, 2, 3, 5), drawn, strict=True):

@@ -86,11 +86,6 @@ def definitions(file: Path) -> dict[str, ast.AST]:
     return found
 
 
-@cache
-def names_of(file: Path) -> dict[str, Place]:
-    return imports_of(file) | {name: (file, name) for name in definitions(file)}
-
-
 # --- walks ----------------------------------------------------------------------------------------
 
 
@@ -108,7 +103,9 @@ def named(node: ast.AST, at: Place) -> Place | None:
     if isinstance(node, ast.Name):
         if node.id in ("self", "cls") and "." in function:
             return file, function.split(".")[0]
-        return home(names_of(file).get(node.id))
+        return home(
+            (file, node.id) if node.id in definitions(file) else imports_of(file).get(node.id)
+        )
     if isinstance(node, ast.Attribute) and (owner := named(node.value, at)):
         return home((owner[0], f"{owner[1]}.{node.attr}".lstrip(".")))
     return None

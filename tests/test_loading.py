@@ -29,9 +29,8 @@ def actor(small, tmp_path):
 
 
 def refused(actor, message) -> str:
-    config = actor if isinstance(actor, ActorConfig) else ActorConfig(model=str(actor))
     with pytest.raises(DataError, match=message) as error:
-        load_actor(config)
+        load_actor(ActorConfig(model=str(actor)))
     return str(error.value)
 
 

@@ -201,12 +201,11 @@ def test_scenes_show_where_everything_is():
     assert env.view.picture.look({"task": 3, "played": [99]}) is None
 
 
-@pytest.mark.parametrize(
-    ("level_id", "message"),
-    [("minigrid:BabyAI-Nothing-v0", "BabyAI-Nothing"),
-     ("minigrid:BabyAI-MixedTrainLocal-v0/dance", "expected BabyAI-MixedTrainLocal-v0/"),
-     ("minigrid:BabyAI-MixedTrainLocal-v0/goto+open", "some but open joined by")],
-)  # fmt: skip
+@pytest.mark.parametrize(("level_id", "message"), [
+    ("minigrid:BabyAI-Nothing-v0", "BabyAI-Nothing"),
+    ("minigrid:BabyAI-MixedTrainLocal-v0/dance", "expected BabyAI-MixedTrainLocal-v0/"),
+    ("minigrid:BabyAI-MixedTrainLocal-v0/goto+open", "some but open joined by"),
+])  # fmt: skip
 def test_an_unknown_level_is_refused(level_id, message):
     with pytest.raises(ConfigError, match=message):
         language_env(level_id)

@@ -25,8 +25,8 @@ FEW = CollectConfig(num_episodes=300, num_envs=64, shard_size=150)
 GOAL, START = {"row": 8, "column": 6}, {"row": 1, "column": 1}
 
 
-def make(config, run_dir: Path, **changes):
-    config = replace(config, run=RunConfig(run_dir=str(run_dir)), **{"collect": FEW, **changes})
+def make(config, run_dir: Path):
+    config = replace(config, run=RunConfig(run_dir=str(run_dir)), collect=FEW)
     summary = run_here("make_offline_data", config)
     return read_trajectories(run_dir / "trajectories"), summary
 

@@ -35,9 +35,8 @@ def contents(tmp_path_factory):
     (folder / "m" / "1_Pooling").mkdir()
     (folder / "m" / "1_Pooling" / "config.json").write_text("{}")
     (folder / "m" / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
-    files = {f"carrier/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*.*")
-             if f.is_file() and f.name != "manifest.json"}  # fmt: skip
-    return files
+    return {f"carrier/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*.*")
+            if f.is_file() and f.name != "manifest.json"}  # fmt: skip
 
 
 @pytest.fixture
