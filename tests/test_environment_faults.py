@@ -155,9 +155,8 @@ PLAYS = [(with_agents, name) for name in ODD] + [(in_text, name) for name in ODD
 def test_what_an_environment_does_is_told_with_seed_and_action(name, play, odd):
     call, line = (ODD | ODD_IN_TEXT)[name]
     odd(on_step=call)
-    with pytest.raises(
-        EnvironmentFault, match=rf"{line}.*\(seed {SEED}, last action .*0.*\)$"
-    ) as fault:
+    told = rf"{line}.*\(seed {SEED}, last action .*0.*\)$"
+    with pytest.raises(EnvironmentFault, match=told) as fault:
         play()
     assert "\n" not in str(fault.value)
 

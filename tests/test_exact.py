@@ -179,9 +179,8 @@ def test_exact_values_agree_with_play(actor, weights, discount_per, tmp_path):
     world = {"size": 2, "reward": "founding", "max_steps": 1000}
     config = replace(GRID, kwargs=world, max_chains=500, chain_cost=0.5)
     rollouts, numbers = Rollouts(config, num_envs=3 * NUM_EPISODES), (0, 22, 47)
-    critic = EmbeddingCritic.from_config(
-        CriticConfig(str(weights / "encoder"), gamma=0.9, discount_per=discount_per)
-    )
+    asked = CriticConfig(str(weights / "encoder"), gamma=0.9, discount_per=discount_per)
+    critic = EmbeddingCritic.from_config(asked)
     policy = exact_policy(actor, rollouts.env, tmp_path)
     values = critic_against_exact(critic, policy, rollouts.env)
     assert len(values.states) == 48 and values.critic == (0.0,) * 48

@@ -40,9 +40,8 @@ def test_a_state_of_a_world_with_dice_shows_the_rate_over_its_episodes(opened, t
     run = GridRun(tmp_path / "run")
     path, state = run.directory / "round_2/evaluation/episodes.json", run.states[17]
     more = [evaluations.EpisodeResult(state, n < 3, 4, 4) for n in range(4)]
-    evaluations.write_episodes(
-        path, [r for r in evaluations.read_episodes(path) if r.state != state] + more
-    )
+    others = [r for r in evaluations.read_episodes(path) if r.state != state]
+    evaluations.write_episodes(path, others + more)
     visit = opened(write_report(run.directory)).open("states")
     choose(visit, state)
     assert "the 4 episodes from here\n3 of 4 solved\nin 4 completions" in visit.text(".answer.now")
@@ -82,9 +81,8 @@ def test_completions_have_values_and_advantages_by_hand(opened, tmp_path, known)
     write_run(tmp_path / "run", {"environment": {"id": GRID.id, "kwargs": {"size": 3}}}, 1)
     write_trajectories(tmp_path / "run/trajectories/0.parquet", [trajectory])
     states, values = (start, start | {"x": 1})[:known], (0.25, 0.75)[:known]
-    evaluations.write_values(
-        tmp_path / "run/values.json", evaluations.StateValues(states, values, None, gamma=0.5)
-    )
+    told = evaluations.StateValues(states, values, None, gamma=0.5)
+    evaluations.write_values(tmp_path / "run/values.json", told)
     visit = opened(write_report(tmp_path / "run")).open("episodes")
     rows = visit.page.locator(".steps tbody tr").all_inner_texts()
     assert [row.split("\t")[3:] for row in rows] == WORTH[known]

@@ -78,10 +78,8 @@ def test_the_share_that_a_type_keeps_is_measured(dtype, base, adapter, tmp_path)
     assert summary["least_share_kept"] <= share
     assert summary["least_kept_in"].startswith("model.layers.")
     with quiet():
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            tmp_path / "run/model", dtype="auto"
-        )
-        plain = transformers.AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+        read = transformers.AutoModelForCausalLM.from_pretrained
+        model, plain = read(tmp_path / "run/model", dtype="auto"), read(base, dtype="float32")
     assert model.dtype == getattr(torch, dtype)
     trained, _ = load_actor(ActorConfig(str(base), adapter=str(adapter), dtype="float32"))
     whole = merged(trained).state_dict()
@@ -169,9 +167,8 @@ def test_a_value_model_has_the_value_of_every_beginning_of_a_text(weights, tmp_p
     critic = saved(weights, tmp_path / "critic")
     export_critic(tmp_path / "critic", tmp_path / "model", "token_classifier")
     with quiet():
-        model = transformers.AutoModelForTokenClassification.from_pretrained(
-            tmp_path / "model"
-        ).eval()
+        kind = transformers.AutoModelForTokenClassification
+        model = kind.from_pretrained(tmp_path / "model").eval()
     batch = batch_of(tmp_path / "model")
     with torch.inference_mode():
         values = model(**batch).logits[..., 0]

@@ -266,10 +266,8 @@ def test_the_critic_is_measured_on_both_parts():
 def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
     changes = {"environment": HALF, "target": {"held_back/actions_over_shortest": 0.5}}
     config = config_of("run_pipeline", weights, tmp_path / "run", **changes)
-    config = replace(
-        config, simpo=replace(config.simpo, preferences=replace(PREFERENCES, num_states=48))
-    )
-    summary = run_here("run_pipeline", config)
+    few = replace(config.simpo, preferences=replace(PREFERENCES, num_states=48))
+    summary = run_here("run_pipeline", replace(config, simpo=few))
     _, texts = held(HALF)
     for number in (1, 2):
         folder = tmp_path / f"run/round_{number}"

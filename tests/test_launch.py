@@ -81,10 +81,8 @@ if CODE:
 
 @pytest.mark.parametrize("code", [0, 6])
 def test_threads_that_an_environment_leaves_keep_no_process(code):
-    code_of = launched(
-        THREAD + AT_THE_END.replace("CODE", str(code)), "process.GRACE_SECONDS = 0.5"
-    )
-    with start(code_of) as process:
+    work = THREAD + AT_THE_END.replace("CODE", str(code))
+    with start(launched(work, "process.GRACE_SECONDS = 0.5")) as process:
         out, error = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "done\n")
     assert error.splitlines()[-1] == "ended without waiting for the threads left by a world"

@@ -355,9 +355,8 @@ ADDRESSES += ["127.0.0.1:8000"]
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_only_addresses_of_servers_are_asked(address, monkeypatch):
     monkeypatch.setattr("httpx2.Client", None)
-    with pytest.raises(
-        ConfigError, match=r"environment.id: openenv:.*expected http\(s\)://host:port"
-    ):
+    told = r"environment.id: openenv:.*expected http\(s\)://host:port"
+    with pytest.raises(ConfigError, match=told):
         make_language_env(EnvironmentConfig(f"openenv:{address}"))
 
 

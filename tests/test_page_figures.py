@@ -142,9 +142,8 @@ def compare(visit, run, other):
     for name, (before, after) in (("success", solved), ("chains", chains)):
         expected = [np.mean(after - before), 95, *paired_interval(before, after)]
         yield numbers(visit.text(f"#verdict-{name}")), expected, 4
-    for folder, told in zip(
-        (run, other), cells(visit, "#runs tbody tr", slice(1, None)), strict=True
-    ):
+    rows = cells(visit, "#runs tbody tr", slice(1, None))
+    for folder, told in zip((run, other), rows, strict=True):
         known, shares = json.loads((folder.directory / "summary.json").read_text()), []
         for number in range(3):
             won = [r.success for r in results(folder, number)]

@@ -203,9 +203,7 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
     assert (summary["num_rounds"], summary["round"]) == (2, 0)
     assert summary["alarms"]["undone"] == 1
     assert (run_dir / "actor").resolve() == (run_dir / "warm_start/actor").resolve()
-    first, second = (
-        read_config(run_dir / f"round_{number}/simpo/config.yaml") for number in (1, 2)
-    )
+    first, second = (read_config(run_dir / f"round_{n}/simpo/config.yaml") for n in (1, 2))
     assert second["actor"]["model"] == first["actor"]["model"]  # it went on from the same one
     assert second["training"]["learning_rate"] == first["training"]["learning_rate"] / 2
     assert second["loss"]["target_kl"] == first["loss"]["target_kl"] / 2 == 5e5

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from trajectories import trajectory
 
 import lactchain
 from lactchain import ConfigError, plugins
@@ -76,9 +77,7 @@ def test_files_of_runs_are_read_by_the_core_alone_and_others_say_what_is_missing
     monkeypatch, tmp_path
 ):
     monkeypatch.setattr(plugins, "names", lambda group=plugins.ADD_ONS: {})
-    episode = lactchain.Trajectory(
-        "w", 0, ("a", "b"), (lactchain.Action("c"),), (1.0,), ({}, {}), True, False
-    )
+    episode = trajectory(("a", "b"), ["c"])
     with lactchain.Run.open(tmp_path / "run", lactchain.TrainingConfig()) as run:
         for number in range(2):
             write_trajectories(run.path(f"trajectories/{number:05d}-of-00002.parquet"), [episode])
