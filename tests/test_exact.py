@@ -28,7 +28,6 @@ from lactchain.stages.train_critic import measure_values
 from lactchain.stages.world_facts import size_of_model
 
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
-CORRIDOR = {"width": 2, "height": 1, "goal": (1, 0)}  # four non-terminal states: orientations
 
 
 def random_policy(num_states, chains, invalid, seed=0):
@@ -141,7 +140,7 @@ def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, di
 
 
 def test_what_has_no_answer_is_refused():
-    model = tabular_model(GridWorld(**CORRIDOR))
+    model = tabular_model(GridWorld(width=2, height=1, goal=(1, 0)))  # states: 4 orientations
     turning, ice = np.tile([0.0, 1.0], (4, 1)), tabular_model(gym.make("FrozenLake-v1"))
     values = partial(policy_values, model, pad_chains(all_chains(2, 1)))
     goal = {"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0}
