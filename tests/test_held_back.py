@@ -118,11 +118,8 @@ def test_where_a_completion_leads_to_one_the_state_itself_is_asked():
     before, policy = rollouts.observe(states), RandomChains(rollouts.env.grammar)
     seeds = [derive_seed(0, "first", i) for i in range(24)]
     asked_in = some_after_completion(policy, rollouts, states, 1.0, seed=0)
-    led_there = [
-        i
-        for i, t in enumerate(rollouts.outcomes(states, policy.act(before, seeds), 0))
-        if t.observations[-1] in texts
-    ]
+    outcomes = rollouts.outcomes(states, policy.act(before, seeds), 0)
+    led_there = [i for i, t in enumerate(outcomes) if t.observations[-1] in texts]
     assert 0 < len(led_there) < 24 and all(asked_in[i] == states[i] for i in led_there)
     prompts = {q.text for q in asked_in if isinstance(q, RecordedText)}
     assert prompts and not (prompts | set(before)) & texts

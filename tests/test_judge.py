@@ -92,10 +92,8 @@ def test_what_a_candidate_is_worth_is_what_its_play_earns_and_leads_to(yardstick
 
 def test_a_critic_of_chains_is_asked_for_the_candidates_themselves(yardstick):
     _, _, worth = yardstick.against(numbers(yardstick, exact(yardstick)))
-    asked = [
-        (yardstick.texts[row], yardstick.completions[column])
-        for row, column in zip(yardstick.rows, yardstick.columns, strict=True)
-    ]
+    places = zip(yardstick.rows, yardstick.columns, strict=True)
+    asked = [(yardstick.texts[row], yardstick.completions[column]) for row, column in places]
     known = dict(zip(asked, worth, strict=True))
 
     class OfChains(Numbers):

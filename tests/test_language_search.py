@@ -149,10 +149,6 @@ def given(weights):
     return {"model": str(weights / "actor"), "adapter": None}
 
 
-class Stop(Exception):
-    """Stands for a kill."""
-
-
 @pytest.mark.parametrize("elite, patience", [("champion", 1), ("generation", 0)])
 def test_a_champion_and_the_last_two_checkpoints_keep_their_weights(
     elite, patience, weights, run_dir
@@ -289,7 +285,7 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(
     def train(config):
         calls.append(config)
         if len(calls) == cut_at:
-            raise Stop
+            raise KeyboardInterrupt  # stands for a kill
         return train_one(config)
 
     monkeypatch.setattr(train_simpo, "main", train)
@@ -298,7 +294,7 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(
     tuned = [(c.training.learning_rate, c.loss) for c in calls]
     assert any(settings != tuned[0] for settings in tuned)
     calls, cut_at = [], 5
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         search(language_search(weights, tmp_path / "cut", lora))
     cut_at = 0
     cut = search(language_search(weights, tmp_path / "cut", lora))

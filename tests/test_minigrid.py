@@ -79,11 +79,10 @@ def test_words_name_what_minigrids_own_image_shows(level_id):
         for _, text in played_at_random(env, seed):
             level = env.env.unwrapped.level
             image = MiniGridEnv.gen_obs(level)["image"]
+            cells = zip(product(range(7), repeat=2), image.reshape(-1, 3).tolist(), strict=True)
             shown = [
                 f"{IDX_TO_COLOR[color]} {IDX_TO_OBJECT[kind]}"
-                for (column, row), (kind, color, _) in zip(
-                    product(range(7), repeat=2), image.reshape(-1, 3).tolist(), strict=True
-                )
+                for (column, row), (kind, color, _) in cells
                 if IDX_TO_OBJECT[kind] in ("ball", "box", "key", "goal", "lava", "door")
                 and (column, row) != (3, 6)
             ]

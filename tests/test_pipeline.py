@@ -163,10 +163,8 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
     alone = pipeline_of(weights, tmp_path / "alone", num_rounds=1)
     run_here("run_pipeline", alone)
     for number in (0, 1):
-        answers = [
-            read_inspection(tmp_path / name / f"round_{number}/inspection").answers
-            for name in ("run", "alone")
-        ]
+        stages = (tmp_path / name / f"round_{number}/inspection" for name in ("run", "alone"))
+        answers = [read_inspection(stage).answers for stage in stages]
         for column in ("state_id", "state", "text", "optimal", "shortest"):
             assert answers[0][column] == answers[1][column]
     assert together.keys() == read_summary(tmp_path / "alone").keys()

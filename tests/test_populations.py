@@ -92,10 +92,8 @@ def test_batched_adam_is_torchs_adam_for_each_member_with_its_own_rate_and_clipp
     rates, norms = np.array([1e-3, 1e-2, 3e-4]), np.array([0.1, 100.0, 0.5])
     adam = Adam(parameters, eps=1e-5)
     nets = [deepcopy(member_net(parameters, member)) for member in range(3)]
-    optimizers = [
-        torch.optim.Adam(net.parameters(), lr, eps=1e-5)
-        for net, lr in zip(nets, rates, strict=True)
-    ]
+    own = zip(nets, rates, strict=True)
+    optimizers = [torch.optim.Adam(net.parameters(), lr, eps=1e-5) for net, lr in own]
     for _ in range(5):
         x = torch.randn(3, 4, 5)
         loss = parameters("net", x).square().sum()
