@@ -50,9 +50,10 @@ class Visit:
         if options.get("java_script_enabled", True):
             self.page.wait_for_selector("body[data-ready=yes]", timeout=30_000)
 
-    def open(self, screen: str) -> None:
-        """Goes to a screen by its tab."""
+    def open(self, screen: str) -> "Visit":
+        """Goes to a screen by its tab; the visit itself."""
         self.page.click(f"#tab-{screen}")
+        return self
 
     def text(self, selector: str) -> str:
         return self.page.inner_text(selector)

@@ -10,6 +10,7 @@ import os
 import re
 import runpy
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +141,18 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture
-def visit(browser: Any, page: Path) -> Iterator[Any]:
-    """The `page` of a file's tests, opened from disk; it must have been quiet in the end."""
+def opened(browser: Any) -> Iterator[Any]:
+    """Opens pages from disk; each must have been quiet in the end."""
     from browser import Visit
 
-    opened = Visit(browser, page)
-    yield opened
-    opened.close()
+    with ExitStack() as stack:
+        yield lambda *args, **more: stack.enter_context(closing(Visit(browser, *args, **more)))
+
+
+@pytest.fixture
+def visit(opened: Any, page: Path) -> Any:
+    """The `page` of a file's tests."""
+    return opened(page)
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,15 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from run_setups import start
 
 from lactchain import Episode, FunctionPolicy, LanguageEnv, Rollouts, TextView, language_env
 from lactchain.baselines.evaluation import evaluate_members
@@ -46,8 +46,7 @@ class Odd(gym.Env):
 
     def step(self, action):
         self.steps += 1
-        good = row(0, 0), 0.0, False, False, {}
-        return type(self).in_step() if self.steps == 2 else good
+        return type(self).in_step() if self.steps == 2 else answers()()
 
 
 @pytest.fixture
@@ -156,9 +155,8 @@ PLAYS = [(with_agents, name) for name in ODD] + [(in_text, name) for name in ODD
 def test_what_an_environment_does_is_told_with_seed_and_action(name, play, odd):
     call, line = (ODD | ODD_IN_TEXT)[name]
     odd(on_step=call)
-    with pytest.raises(
-        EnvironmentFault, match=rf"{line}.*\(seed {SEED}, last action .*0.*\)$"
-    ) as fault:
+    told = rf"{line}.*\(seed {SEED}, last action .*0.*\)$"
+    with pytest.raises(EnvironmentFault, match=told) as fault:
         play()
     assert "\n" not in str(fault.value)
 
@@ -195,11 +193,8 @@ def test_what_is_no_number_is_neither_learnt_from_nor_judged_by(play, step, rese
 
 
 def test_what_raises_where_an_episode_of_a_rollout_begins_is_told(odd):
-    view = TextView(
-        ("left", "right"), "here", lambda *_: {}, set_state=lambda env, state: env.reset()
-    )
     rollouts = Rollouts.__new__(Rollouts)
-    rollouts.env = LanguageEnv(Odd(), view)
+    rollouts.env = LanguageEnv(Odd(), replace(VIEW, set_state=lambda env, state: env.reset()))
     odd(on_reset=raising(ValueError("no such cell")))
     with pytest.raises(EnvironmentFault, match="raised ValueError: no such cell"):
         rollouts.observe([{"cell": 1}])
@@ -223,11 +218,8 @@ faults.step(Endless(), 3, 11, lambda *_: None)
 
 
 @pytest.mark.parametrize(("patience", "code"), [(60, 143), (1, 6)])
-def test_a_step_that_never_returns_ends_by_a_signal_or_when_patience_does(root, patience, code):
-    command = [sys.executable, "-c", HANGS, str(patience)]
-    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    environment = os.environ | {"PYTHONPATH": str(root)}
-    with subprocess.Popen(command, **pipes, text=True, env=environment) as process:
+def test_a_step_that_never_returns_ends_by_a_signal_or_when_patience_does(patience, code):
+    with start(HANGS, patience) as process:
         assert process.stdout.readline() == "begun\n"
         if code == 143:
             time.sleep(0.3)

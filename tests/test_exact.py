@@ -1,13 +1,14 @@
 """Exact values, against numbers worked out by hand and against play in the environment itself."""
 
 from dataclasses import replace
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from script_setups import GRID, config_of, run_here
 
-from lactchain import ConfigError, Episode, GridWorld, OptimalChains, Rollouts, Run, language_env
+from lactchain import ConfigError, EmbeddingCritic, Episode, GridWorld, OptimalChains, Rollouts, Run
 from lactchain.config.settings import ActorConfig, CriticConfig
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
@@ -19,16 +20,14 @@ from lactchain.environments.exact import (
     policy_values,
     shortest_paths,
 )
-from lactchain.environments.language import make_language_env
+from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.functional.random_streams import derive_seed
 from lactchain.models.actor import LanguageActor
-from lactchain.models.critic import EmbeddingCritic
 from lactchain.stages.train_critic import measure_values
 from lactchain.stages.world_facts import size_of_model
 
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"
-CORRIDOR = {"width": 2, "height": 1, "goal": (1, 0)}  # four non-terminal states: orientations
 
 
 def random_policy(num_states, chains, invalid, seed=0):
@@ -105,14 +104,11 @@ def test_a_passenger_who_changes_his_mind_is_in_no_table():
 
 
 @pytest.mark.parametrize("discount_per", ["action", "chain"])
-@pytest.mark.parametrize(
-    ("env_id", "kwargs"),
-    [
-        ("lactchain/GridWorld-v0", {"size": 3, "walls": [(1, 1)]}),
-        ("lactchain/GridWorld-v0", {"size": 2, "reward": "founding", "turn_right": True}),
-        ("FrozenLake-v1", {"is_slippery": False}),
-    ],
-)
+@pytest.mark.parametrize(("env_id", "kwargs"), [
+    ("lactchain/GridWorld-v0", {"size": 3, "walls": [(1, 1)]}),
+    ("lactchain/GridWorld-v0", {"size": 2, "reward": "founding", "turn_right": True}),
+    ("FrozenLake-v1", {"is_slippery": False}),
+])  # fmt: skip
 def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, discount_per):
     """Second implementation: every chain is played from every state, then sweeps till they rest."""
     gamma, penalty, cost = 0.8, -0.3, 0.05
@@ -144,30 +140,27 @@ def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, di
 
 
 def test_what_has_no_answer_is_refused():
-    model = tabular_model(GridWorld(**CORRIDOR))
-    chains, turning = pad_chains(all_chains(2, 1)), np.tile([0.0, 1.0], (4, 1))
-    for probabilities, gamma, message in (
-        (turning, 1.0, "go on for ever"),
-        (2 * turning, 0.9, "at most 1 in every row"),
-        (turning[:3], 0.9, r"expected shape \(4, 2\)"),
+    model = tabular_model(GridWorld(width=2, height=1, goal=(1, 0)))  # states: 4 orientations
+    turning, ice = np.tile([0.0, 1.0], (4, 1)), tabular_model(gym.make("FrozenLake-v1"))
+    values = partial(policy_values, model, pad_chains(all_chains(2, 1)))
+    goal = {"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0}
+    endless = replace(model, reward=np.ones_like(model.reward))
+    for error, message, ask in (
+        (ValueError, "go on for ever", lambda: values(turning, 1.0)),
+        (ValueError, "at most 1 in every row", lambda: values(2 * turning, 0.9)),
+        (ValueError, r"expected shape \(4, 2\)", lambda: values(turning[:3], 0.9)),
+        (ValueError, "discount_per", lambda: values(turning, 0.9, "episode")),
+        (ValueError, "non-terminal", lambda: model.row(goal)),
+        (ValueError, "deterministic", lambda: shortest_paths(ice)),
+        (ValueError, "converge", lambda: optimal_values(endless, 1.0, max_iterations=100)),
+        (ConfigError, "no text view is shipped", lambda: tabular_model(gym.make("CartPole-v1"))),
     ):
-        with pytest.raises(ValueError, match=message):
-            policy_values(model, chains, probabilities, gamma)
-    with pytest.raises(ValueError, match="discount_per"):
-        policy_values(model, chains, turning, 0.9, "episode")
-    with pytest.raises(ValueError, match="non-terminal"):
-        model.row({"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0})
-    with pytest.raises(ValueError, match="deterministic"):
-        shortest_paths(tabular_model(gym.make("FrozenLake-v1")))
-    with pytest.raises(ConfigError, match="no text view is shipped"):
-        tabular_model(gym.make("CartPole-v1"))
+        with pytest.raises(error, match=message):
+            ask()
     lake = tabular_model(gym.make("FrozenLake-v1", desc=["SFHG", "FFHF"], is_slippery=False))
     assert np.isinf(shortest_paths(lake)).all()
     with pytest.raises(ConfigError, match="expected a world in which something can be reached"):
         size_of_model(lake)
-    endless = replace(model, reward=np.ones_like(model.reward))
-    with pytest.raises(ValueError, match="converge"):
-        optimal_values(endless, 1.0, max_iterations=100)
 
 
 NUM_EPISODES = 150
@@ -185,9 +178,8 @@ def test_exact_values_agree_with_play(actor, weights, discount_per, tmp_path):
     world = {"size": 2, "reward": "founding", "max_steps": 1000}
     config = replace(GRID, kwargs=world, max_chains=500, chain_cost=0.5)
     rollouts, numbers = Rollouts(config, num_envs=3 * NUM_EPISODES), (0, 22, 47)
-    critic = EmbeddingCritic.from_config(
-        CriticConfig(str(weights / "encoder"), gamma=0.9, discount_per=discount_per)
-    )
+    asked = CriticConfig(str(weights / "encoder"), gamma=0.9, discount_per=discount_per)
+    critic = EmbeddingCritic.from_config(asked)
     policy = exact_policy(actor, rollouts.env, tmp_path)
     values = critic_against_exact(critic, policy, rollouts.env)
     assert len(values.states) == 48 and values.critic == (0.0,) * 48
@@ -216,16 +208,12 @@ def test_the_critic_is_measured_against_the_policy_that_collected_its_data(weigh
     np.testing.assert_allclose(values.critic, critic.values(texts), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"compare_with_exact": False},
-        {"actor": {"decoding": "free", "max_new_tokens": 4}},
-        {"critic": {"mode": "action_value"}},
-        {"environment": {"max_chain_length": 12}},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
+@pytest.mark.parametrize("changes", [
+    {"compare_with_exact": False},
+    {"actor": {"decoding": "free", "max_new_tokens": 4}},
+    {"critic": {"mode": "action_value"}},
+    {"environment": {"max_chain_length": 12}},
+], ids=lambda changes: next(iter(changes)))  # fmt: skip
 def test_where_values_cannot_be_computed_none_are_claimed(weights, tmp_path, changes):
     config = config_of("train_critic", weights, tmp_path / "run")
     for name, change in changes.items():
@@ -236,11 +224,10 @@ def test_where_values_cannot_be_computed_none_are_claimed(weights, tmp_path, cha
     assert not (tmp_path / "run" / "values.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("env_id", "kwargs", "num_states"),
-    [(TAXI, {"is_rainy": True}, 400), ("CliffWalking-v1", {"is_slippery": True}, 37),
-     ("FrozenLake-v1", {"success_rate": 0.8}, 11)],
-)  # fmt: skip
+@pytest.mark.parametrize(("env_id", "kwargs", "num_states"), [
+    (TAXI, {"is_rainy": True}, 400), ("CliffWalking-v1", {"is_slippery": True}, 37),
+    ("FrozenLake-v1", {"success_rate": 0.8}, 11),
+])  # fmt: skip
 def test_worlds_with_dice_have_the_values_of_their_table(env_id, kwargs, num_states):
     """Second implementation: Bellman's equation written out over Gymnasium's own table."""
     env = gym.make(env_id, **kwargs)

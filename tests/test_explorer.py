@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 import pytest
-from browser import Visit, choose, shown
+from browser import choose, shown
 from explorer_runs import NONSENSE, GridRun
 from run_folders import HOSTILE
 
@@ -35,9 +35,9 @@ def page(run):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
-def test_every_screen_fits_in_light_and_dark_narrow_and_wide(browser, page, width, scheme):
+def test_every_screen_fits_in_light_and_dark_narrow_and_wide(opened, page, width, scheme):
     """What is light or dark is a matter of colours, and the width one of places."""
-    visit = Visit(browser, page, width, 800, scheme)
+    visit = opened(page, width, 800, scheme)
     for screen in SCREENS:
         visit.open(screen)
         visit.page.wait_for_timeout(50)
@@ -48,7 +48,6 @@ def test_every_screen_fits_in_light_and_dark_narrow_and_wide(browser, page, widt
             assert visit.page.locator(TEXTS[screen]).first.bounding_box()["width"] > 110, screen
     background = visit.ask("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") is (scheme == "light")
-    visit.close()
 
 
 def test_hostile_text_is_shown_letter_for_letter_and_does_nothing(visit):
@@ -126,12 +125,11 @@ def test_all_screens_are_reached_by_the_keyboard_alone(visit):
     assert visit.text(".detail header") != before
 
 
-def test_without_scripts_the_page_is_a_readable_summary(browser, page):
-    visit = Visit(browser, page, java_script_enabled=False)
+def test_without_scripts_the_page_is_a_readable_summary(opened, page):
+    visit = opened(page, java_script_enabled=False)
     told = visit.text("body")
     assert "The goal is reached in" in told and "What still fails" in told
     assert "One start state, before and after" in told
-    visit.close()
 
 
 def test_the_first_screen_draws_success_over_the_rounds_and_by_distance(visit, run):
@@ -222,9 +220,9 @@ def test_rounds_are_coloured_on_one_scale(visit, run):
     assert scales[0] == scales[1] == [shown(values.min(), 3), shown(values.max(), 3)]
 
 
-def test_rounds_of_several_runs_stay_apart_also_as_a_band(browser, run, tmp_path):
+def test_rounds_of_several_runs_stay_apart_also_as_a_band(opened, run, tmp_path):
     page = write_report(run.directory, tmp_path / "page.html", [run.directory])
-    visit, name = Visit(browser, page), run.directory.name
+    visit, name = opened(page), run.directory.name
     visit.open("curves")
     visit.page.fill("input[type=search]", "simpo · rewards/margins")
     labels = visit.page.locator("#screen .u-legend .u-label")
@@ -239,7 +237,6 @@ def test_rounds_of_several_runs_stay_apart_also_as_a_band(browser, run, tmp_path
     }
     visit.page.fill("input[type=search]", "no such metric")
     assert "Nothing found" in visit.text("#no-metric")
-    visit.close()
 
 
 def told_at(browser, address, *places):
@@ -253,9 +250,8 @@ def told_at(browser, address, *places):
     return told
 
 
-def test_an_episode_and_a_state_have_addresses_and_back_goes_back(browser, page, run):
-    visit = Visit(browser, page)
-    visit.open("episodes")
+def test_an_episode_and_a_state_have_addresses_and_back_goes_back(browser, opened, page, run):
+    visit = opened(page).open("episodes")
     visit.page.select_option("#filter-outcome", "failed")
     visit.page.click(".longtable tbody tr >> nth=3")
     places = "main .player header", "#episode-count"
@@ -269,7 +265,6 @@ def test_an_episode_and_a_state_have_addresses_and_back_goes_back(browser, page,
     assert (visit.address(), visit.text(".detail header")) == (address, header)
     visit.page.go_back()
     assert visit.page.get_attribute("#tab-episodes", "aria-selected") == "true"
-    visit.close()
 
 
 def test_a_point_of_a_curve_leads_to_the_episodes_of_its_round_and_a_drag_does_not(visit):

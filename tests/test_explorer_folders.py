@@ -3,73 +3,58 @@
 import json
 
 import pytest
-from browser import Visit, choose, shown
+from browser import choose, shown
 from explorer_runs import GridRun
 from run_folders import GRID, play, write_run, write_text_run, write_wordle_run
 
-from lactchain.config.settings import EnvironmentConfig
-from lactchain.data.evaluations import (
-    EpisodeResult,
-    StateValues,
-    read_episodes,
-    write_episodes,
-    write_values,
-)
-from lactchain.data.preferences import write_pairs
+from lactchain import EnvironmentConfig, PreferencePair, make_language_env, write_pairs
+from lactchain.data import evaluations
 from lactchain.data.sources import read_trajectories, write_trajectories
-from lactchain.environments.language import make_language_env
 from lactchain.storage.manifests import write_with_manifest
-from lactchain.types import PreferencePair
 from lactchain_extras.explorer.report import write_report
 
 
-def test_a_very_long_line_and_marks_of_direction_are_inert(browser, tmp_path):
+def test_a_very_long_line_and_marks_of_direction_are_inert(opened, tmp_path):
     run = GridRun(tmp_path / "run", hostile=False)
     folder = run.directory / "round_2/evaluation"
     content = json.dumps({"policy": "\u202e" + "x" * 1_000_000}).encode()
     write_with_manifest(folder / "summary.json", content, {})
-    visit = Visit(browser, write_report(run.directory))
-    visit.open("run")
+    visit = opened(write_report(run.directory)).open("run")
     visit.page.click("text=1 figures >> nth=-1")
     assert "\\u202e" in visit.text("dl.facts >> nth=-1")
     assert len(visit.text("main")) < 100_000
     assert visit.ask("document.documentElement.scrollWidth") <= 1400
-    visit.close()
 
 
-def test_numbers_that_followed_from_the_world_stand_with_their_reasons(browser, tmp_path):
+def test_numbers_that_followed_from_the_world_stand_with_their_reasons(opened, tmp_path):
     run = GridRun(tmp_path / "run")
     sizes = {"settings": {"actor.max_new_tokens": 25, "target": {"x": 1}}, "why": {"target": "<b>"}}
     (run.directory / "sizes.json").write_text(json.dumps(sizes))
-    visit = Visit(browser, write_report(run.directory))
-    visit.open("run")
+    visit = opened(write_report(run.directory)).open("run")
     visit.page.click("#sizes summary")
     rows = visit.page.locator("#sizes tbody tr").all_inner_texts()
     assert rows == ["actor.max_new_tokens\t25\t", 'target\t{"x": 1}\t<b>']
-    visit.close()
 
 
-def test_a_state_of_a_world_with_dice_shows_the_rate_over_its_episodes(browser, tmp_path):
+def test_a_state_of_a_world_with_dice_shows_the_rate_over_its_episodes(opened, tmp_path):
     run = GridRun(tmp_path / "run")
     path, state = run.directory / "round_2/evaluation/episodes.json", run.states[17]
-    more = [EpisodeResult(state, n < 3, 4, 4) for n in range(4)]
-    write_episodes(path, [r for r in read_episodes(path) if r.state != state] + more)
-    visit = Visit(browser, write_report(run.directory))
-    visit.open("states")
+    more = [evaluations.EpisodeResult(state, n < 3, 4, 4) for n in range(4)]
+    others = [r for r in evaluations.read_episodes(path) if r.state != state]
+    evaluations.write_episodes(path, others + more)
+    visit = opened(write_report(run.directory)).open("states")
     choose(visit, state)
     assert "the 4 episodes from here\n3 of 4 solved\nin 4 completions" in visit.text(".answer.now")
     visit.page.select_option("#state-metric", "success")
     place = visit.page.locator(".split.map > div > .board polygon.chosen title")
     assert place.text_content().endswith("success 0.75")
-    visit.close()
 
 
-def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(browser, tmp_path):
+def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(opened, tmp_path):
     run = GridRun(tmp_path / "run")
     for number in range(3):
         (run.directory / f"round_{number}/inspection/meta.json").unlink()
-    visit = Visit(browser, write_report(run.directory))
-    visit.open("states")
+    visit = opened(write_report(run.directory)).open("states")
     for n in (3, 17):
         choose(visit, run.states[n])
         card, played = visit.text(".answer.now"), run.played[n]
@@ -78,47 +63,39 @@ def test_without_a_record_answers_are_the_first_completions_of_the_evaluations(b
         ways = f"{sum(played.num_actions)} / {int(run.lengths[n])}"
         assert f"{ways}\nreturn\n{shown(played.episode_return)}" in card.replace("\n\n", "\n")
         assert card.count("not solved") == (not played.terminated)
-    visit.close()
-
-
-VALUED = {"all": (0.25, 0.75), "the first": (0.25,)}
 
 
 WORTH = {
     # unparsable: −0.5 + ½·0.25 − 0.25; first step: ½·0.75 − 0.25; last: 1 − 0.75
-    "all": [["0.25", "−0.375", "−0.625"], ["0.25", "0.375", "+0.125"], ["0.75", "1", "+0.25"]],
-    "the first": [["0.25", "−0.375", "−0.625"], ["0.25", "–", "–"], ["–", "–", "–"]],
+    2: [["0.25", "−0.375", "−0.625"], ["0.25", "0.375", "+0.125"], ["0.75", "1", "+0.25"]],
+    1: [["0.25", "−0.375", "−0.625"], ["0.25", "–", "–"], ["–", "–", "–"]],
 }
 
 
-@pytest.mark.parametrize("known", VALUED)
-def test_completions_have_values_and_advantages_by_hand(browser, tmp_path, known):
+@pytest.mark.parametrize("known", WORTH)
+def test_completions_have_values_and_advantages_by_hand(opened, tmp_path, known):
     env = make_language_env(EnvironmentConfig(kwargs={"size": 3}, invalid_penalty=-0.5))
     start = {"x": 0, "y": 0, "orientation": 1, "goal_x": 2, "goal_y": 0}
     completions = iter(["what?", '["move forward"]', '["move forward"]'])
     trajectory = play(env, lambda _: next(completions), 0, start)
     write_run(tmp_path / "run", {"environment": {"id": GRID.id, "kwargs": {"size": 3}}}, 1)
     write_trajectories(tmp_path / "run/trajectories/0.parquet", [trajectory])
-    values = VALUED[known]
-    states = (start, start | {"x": 1})[: len(values)]
-    write_values(tmp_path / "run/values.json", StateValues(states, values, None, gamma=0.5))
-    visit = Visit(browser, write_report(tmp_path / "run"))
-    visit.open("episodes")
+    states, values = (start, start | {"x": 1})[:known], (0.25, 0.75)[:known]
+    told = evaluations.StateValues(states, values, None, gamma=0.5)
+    evaluations.write_values(tmp_path / "run/values.json", told)
+    visit = opened(write_report(tmp_path / "run")).open("episodes")
     rows = visit.page.locator(".steps tbody tr").all_inner_texts()
     assert [row.split("\t")[3:] for row in rows] == WORTH[known]
-    visit.close()
 
 
 @pytest.mark.parametrize("write", [write_text_run, write_wordle_run])
-def test_other_worlds_are_drawn_or_read_as_transcripts(browser, tmp_path, write):
-    visit = Visit(browser, write_report(write(tmp_path / "run")))
-    visit.open("episodes")
+def test_other_worlds_are_drawn_or_read_as_transcripts(opened, tmp_path, write):
+    visit = opened(write_report(write(tmp_path / "run"))).open("episodes")
     assert visit.page.locator("main .player .board").count() == 1
-    visit.close()
 
 
 @pytest.mark.slow
-def test_twelve_thousand_episodes_are_filtered_within_a_tenth_of_a_second(browser, tmp_path):
+def test_twelve_thousand_episodes_are_filtered_within_a_tenth_of_a_second(opened, tmp_path):
     """In time of the page's own thread, to the drawn count: other work on the machine is no part.
 
     A filter is asked for when the page is new, and again.
@@ -127,8 +104,7 @@ def test_twelve_thousand_episodes_are_filtered_within_a_tenth_of_a_second(browse
     played = read_trajectories(run.directory / "round_2/evaluation/trajectories")
     many = run.directory / "round_2/evaluation/trajectories/many.parquet"
     write_trajectories(many, played * 40)
-    visit = Visit(browser, write_report(run.directory))
-    visit.open("episodes")
+    visit = opened(write_report(run.directory)).open("episodes")
     assert visit.text("#episode-count").startswith("12,384 of")
     clock = visit.thread_clock()
     for selector, values in FILTERS.items():
@@ -136,7 +112,6 @@ def test_twelve_thousand_episodes_are_filtered_within_a_tenth_of_a_second(browse
             before = clock()
             visit.ask(f"({CHANGE})({json.dumps(selector)}, {json.dumps(value)})")
             assert (spent := clock() - before) < 0.1, (selector, value, spent)
-    visit.close()
 
 
 FILTERS = {
@@ -156,7 +131,7 @@ CHANGE = """async (selector, value) => {
 
 
 @pytest.fixture
-def narrow(browser, tmp_path):
+def narrow(opened, tmp_path):
     """A page of small negative figures, and of pairs that differ at their ends alone."""
     run = GridRun(tmp_path / "run")
     with (run.directory / "metrics.jsonl").open("a") as file:
@@ -166,9 +141,7 @@ def narrow(browser, tmp_path):
     alike = "Action Sequence: [" + "turn left, " * 8
     pair = PreferencePair("?", f"{alike}move forward]", f"{alike}turn right]", state=run.states[3])
     write_pairs(run.directory / "round_1/simpo/pairs/0.parquet", [pair])
-    opened = Visit(browser, write_report(run.directory))
-    yield opened
-    opened.close()
+    return opened(write_report(run.directory))
 
 
 def test_labels_beside_charts_have_room_for_their_signs_and_name_rounds(narrow):

@@ -7,16 +7,11 @@ from pathlib import Path
 import pytest
 import random_models
 import torch
+import transformers
 from safetensors.torch import load_file
 from test_critic_model import LORA, TEXTS, trained
 from training_setups import nudge
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
+from transformers import AutoTokenizer
 
 from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings, RunConfig
 from lactchain.errors import ConfigError, DataError, NonFiniteError
@@ -59,7 +54,7 @@ def test_in_float32_it_is_the_trained_model(base, adapter, tmp_path):
     config = ActorConfig(str(base), adapter=str(adapter), dtype="float32")
     facts = export_actor(config, tmp_path / "model", "float32")
     with quiet():
-        model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
     assert model.dtype == torch.float32
     trained, tokenizer = load_actor(config)
     plain, _ = load_actor(ActorConfig(str(base), dtype="float32"))
@@ -83,8 +78,8 @@ def test_the_share_that_a_type_keeps_is_measured(dtype, base, adapter, tmp_path)
     assert summary["least_share_kept"] <= share
     assert summary["least_kept_in"].startswith("model.layers.")
     with quiet():
-        model = AutoModelForCausalLM.from_pretrained(tmp_path / "run/model", dtype="auto")
-        plain = AutoModelForCausalLM.from_pretrained(base, dtype="float32")
+        read = transformers.AutoModelForCausalLM.from_pretrained
+        model, plain = read(tmp_path / "run/model", dtype="auto"), read(base, dtype="float32")
     assert model.dtype == getattr(torch, dtype)
     trained, _ = load_actor(ActorConfig(str(base), adapter=str(adapter), dtype="float32"))
     whole = merged(trained).state_dict()
@@ -144,7 +139,7 @@ def test_a_reward_model_of_one_label_has_the_values_of_the_critic(weights, tmp_p
     summary = export.main(ExportConfig(run, critic=critic_folder))
     folder = tmp_path / "run/model"
     with quiet():
-        model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     assert model.config.num_labels == 1
     assert summary["value_offset"] == model.config.value_offset == -7.5
     with torch.inference_mode():
@@ -172,7 +167,8 @@ def test_a_value_model_has_the_value_of_every_beginning_of_a_text(weights, tmp_p
     critic = saved(weights, tmp_path / "critic")
     export_critic(tmp_path / "critic", tmp_path / "model", "token_classifier")
     with quiet():
-        model = AutoModelForTokenClassification.from_pretrained(tmp_path / "model").eval()
+        kind = transformers.AutoModelForTokenClassification
+        model = kind.from_pretrained(tmp_path / "model").eval()
     batch = batch_of(tmp_path / "model")
     with torch.inference_mode():
         values = model(**batch).logits[..., 0]
@@ -193,7 +189,7 @@ def test_a_sentence_transformer_embeds_a_text_as_its_value(weights, tmp_path, po
     flags = json.loads((folder / "1_Pooling/config.json").read_text())
     assert flags["pooling_mode_mean_tokens"] == (pooling == "mean")
     with quiet():
-        encoder = AutoModel.from_pretrained(folder).eval()
+        encoder = transformers.AutoModel.from_pretrained(folder).eval()
     batch = batch_of(folder)
     with torch.inference_mode():
         hidden = encoder(**batch).last_hidden_state

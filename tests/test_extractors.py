@@ -16,19 +16,16 @@ CODE = make_extractor("code_block", NAMES, 4)
 EXTRACTORS = (LIST, OBJECT, CODE)
 
 
-@pytest.mark.parametrize(
-    ("extractor", "text", "actions"),
-    [
-        (LIST, '  [ "turn left" ,\n"move forward" ]\n', (1, 0)),
-        (LIST, 'I go straight on: ["move forward", "move forward"]', (0, 0)),
-        (LIST, '```json\n["turn left"]\n```', (1,)),
-        (OBJECT, '{"explain": "", "moves": ["turn left"]}', (1,)),
-        (OBJECT, '{"moves": ["turn left"], "explain": "a \\"quote\\" and ]}"}', (1,)),
-        (OBJECT, 'So: {"moves": ["turn left", "move forward"]} ', (1, 0)),
-        (CODE, "```\nmove forward\nturn left\n```", (0, 1)),
-        (CODE, "Here:\n```text\nturn left\n```\n", (1,)),
-    ],
-)
+@pytest.mark.parametrize(("extractor", "text", "actions"), [
+    (LIST, '  [ "turn left" ,\n"move forward" ]\n', (1, 0)),
+    (LIST, 'I go straight on: ["move forward", "move forward"]', (0, 0)),
+    (LIST, '```json\n["turn left"]\n```', (1,)),
+    (OBJECT, '{"explain": "", "moves": ["turn left"]}', (1,)),
+    (OBJECT, '{"moves": ["turn left"], "explain": "a \\"quote\\" and ]}"}', (1,)),
+    (OBJECT, 'So: {"moves": ["turn left", "move forward"]} ', (1, 0)),
+    (CODE, "```\nmove forward\nturn left\n```", (0, 1)),
+    (CODE, "Here:\n```text\nturn left\n```\n", (1,)),
+])  # fmt: skip
 def test_legal_completions_are_accepted(extractor, text, actions):
     assert extractor.parse(text).actions == actions
 
@@ -166,25 +163,21 @@ def test_every_completion_of_the_grammar_is_accepted_after_prose(extractor, chai
 LONG = 100_000
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[" * LONG,
-        "[" + " " * LONG,
-        '["' + "a" * LONG,
-        '["move forward", ' * LONG,
-        "[" + '"move forward",' * LONG,
-        '{"explain": "' + "\\\\" * LONG,
-        '{"explain": "' + "\\" * LONG,
-        '{"moves":' + " " * LONG + "x",
-        '{"moves": [' + '"a",' * LONG,
-        "```" * LONG,
-        "```\n" * LONG,
-        "```\n" + "``\n" * LONG,
-        " \n" * LONG + '["move forward"]' + " \n" * LONG + "x",
-    ],
-    ids=lambda text: repr(text[:16]),
-)
+@pytest.mark.parametrize("text", [
+    "[" * LONG,
+    "[" + " " * LONG,
+    '["' + "a" * LONG,
+    '["move forward", ' * LONG,
+    "[" + '"move forward",' * LONG,
+    '{"explain": "' + "\\\\" * LONG,
+    '{"explain": "' + "\\" * LONG,
+    '{"moves":' + " " * LONG + "x",
+    '{"moves": [' + '"a",' * LONG,
+    "```" * LONG,
+    "```\n" * LONG,
+    "```\n" + "``\n" * LONG,
+    " \n" * LONG + '["move forward"]' + " \n" * LONG + "x",
+], ids=lambda text: repr(text[:16]))  # fmt: skip
 def test_parsing_takes_linear_time(text):
     begin = time.process_time()
     for extractor in EXTRACTORS:

@@ -2,12 +2,9 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from io import BytesIO
 from itertools import islice
 from multiprocessing import forkserver
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -15,14 +12,13 @@ import pytest
 from fault_matrix import kills, parts, programs
 from fault_matrix.cases import cases_of, run_part
 from fault_matrix.digests import differing, digest, whole
+from run_setups import ROOT, start
 
 from lactchain import Run, RunConfig
 from lactchain.baselines.state_files import save_checkpoint, save_state
 from lactchain.storage.checkpoints import prune_checkpoints
 from lactchain.storage.files import read_json_lines
 from lactchain.storage.manifests import write_manifest, write_with_manifest
-
-ROOT = Path(__file__).parent.parent
 
 SHORT = {
     "kills": ("search_evolution", 2), "signals": ("train_dqn", 1),
@@ -66,17 +62,12 @@ def test_no_fault_of_a_part_does_harm_to_any_program(part, tmp_path):
 SHARD = "00000-of-00001.parquet"
 
 
-def parquet(number=1):
-    file = BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table({"x": [number]}), file)
-    return file.getvalue()
-
-
 def ends(run_dir):
     """A small run, with a finished shard and checkpoints; it goes on where it was."""
     with Run.open(run_dir, RunConfig()) as run:
         if not run.path(SHARD).exists():
-            write_with_manifest(run.path(SHARD), parquet(), {"tally": {"seconds": 1}})
+            pyarrow.parquet.write_table(pyarrow.table({"x": [1]}), file := BytesIO())
+            write_with_manifest(run.path(SHARD), file.getvalue(), {"tally": {"seconds": 1}})
             run.log({"loss": 1.0}, step=2)
             for step in (2, 4):
                 save_checkpoint(run, step, {"step": step})
@@ -151,14 +142,12 @@ __import__(CANARY)
 """
 
 
-def test_a_trap_that_is_sprung_is_noticed(tmp_path):
+def test_a_trap_that_is_sprung_is_noticed(tmp_path, monkeypatch):
     for name in ("inside", "outside"):
         (tmp_path / name).mkdir()
     (tmp_path / "outside/secret.json").write_text("{}")
-    command = [sys.executable, "-c", SPRUNG, tmp_path / "inside", tmp_path / "outside"]
-    folders = [str(ROOT / name) for name in ("benchmarks", "tests", ".")]
-    path = os.pathsep.join([*folders, os.environ["PYTHONPATH"]])
-    subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "benchmarks"), prepend=os.pathsep)
+    start(SPRUNG, tmp_path / "inside", tmp_path / "outside").communicate()
     notes = (tmp_path / "inside/notes").read_text()
     events = [line.partition(":")[0] for line in notes.splitlines()]
     assert events == ["pickle.find_class", "os.system", "open", "open", "import"]

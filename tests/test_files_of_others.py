@@ -141,39 +141,30 @@ QUESTION, GOOD, BAD = said("user", "why?"), said("assistant", "so"), said("assis
 EARLIER = [said("system", "be kind"), said("user", "hi"), said("assistant", "hello")]
 
 
-@pytest.mark.parametrize(
-    ("row", "prompt"),
-    [
-        ({"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, "why?"),
-        ({"chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, (QUESTION,)),
-        ({"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}, (QUESTION,)),
-        (
-            {"prompt": [QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
-            (QUESTION,),
-        ),
-        (
-            {"chosen": [*EARLIER, QUESTION, GOOD], "rejected": [*EARLIER, QUESTION, BAD]},
-            (*EARLIER, QUESTION),
-        ),
-        ({"prompt": "why?", "chosen": [GOOD], "rejected": [BAD]}, "why?"),
-    ],
-)
+@pytest.mark.parametrize(("row", "prompt"), [
+    ({"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, "why?"),
+    ({"chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, (QUESTION,)),
+    ({"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}, (QUESTION,)),
+    ({"prompt": [QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, (QUESTION,)),
+    (
+        {"chosen": [*EARLIER, QUESTION, GOOD], "rejected": [*EARLIER, QUESTION, BAD]},
+        (*EARLIER, QUESTION),
+    ),
+    ({"prompt": "why?", "chosen": [GOOD], "rejected": [BAD]}, "why?"),
+])  # fmt: skip
 def test_the_prompt_that_both_answers_begin_with_is_read(tmp_path, row, prompt):
     put(tmp_path / "a.jsonl", [row])
     (pair,) = open_pairs(tmp_path / "a.jsonl")
     assert (pair.prompt, pair.chosen, pair.rejected) == (prompt, "so", "no")
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": "other", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
-        {"chosen": [QUESTION, GOOD], "rejected": [said("user", "how?"), BAD]},
-        {"chosen": [GOOD], "rejected": [BAD]},
-        {"chosen": "so", "rejected": "no"},
-        {"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": "no"},
-    ],
-)
+@pytest.mark.parametrize("row", [
+    {"prompt": "other", "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]},
+    {"chosen": [QUESTION, GOOD], "rejected": [said("user", "how?"), BAD]},
+    {"chosen": [GOOD], "rejected": [BAD]},
+    {"chosen": "so", "rejected": "no"},
+    {"prompt": "why?", "chosen": [QUESTION, GOOD], "rejected": "no"},
+])  # fmt: skip
 def test_answers_to_two_prompts_or_none_are_refused(tmp_path, row):
     put(tmp_path / "a.jsonl", [row])
     with pytest.raises(DataError, match="a.jsonl: row 0"):
@@ -189,22 +180,26 @@ STRANGE = {
 }
 
 
-@pytest.mark.parametrize(("column", "value"), [(c, v) for c, vs in STRANGE.items() for v in vs])
-def test_a_cell_of_another_type_is_refused_by_row_and_column(tmp_path, column, value):
-    put(tmp_path / "a.jsonl", [EPISODE, EPISODE | {column: value}])
-    with pytest.raises(DataError, match=f"a.jsonl: row 1: {column}: expected"):
-        open_trajectories(tmp_path / "a.jsonl")
+NO_TEXT = [
+    3,
+    0.5,
+    True,
+    [],
+    [3],
+    ["a"],
+    {"a": 1},
+    [{"role": "user"}],
+    [{"role": 1, "content": "x"}],
+]
+CELLS = [(open_trajectories, EPISODE, name, value) for name in STRANGE for value in STRANGE[name]]
+CELLS += [(open_pairs, PAIR, name, value) for name in PAIR for value in NO_TEXT]
 
 
-@pytest.mark.parametrize("column", PAIR)
-@pytest.mark.parametrize(
-    "value",
-    [3, 0.5, True, [], [3], ["a"], {"a": 1}, [{"role": "user"}], [{"role": 1, "content": "x"}]],
-)
-def test_an_answer_that_is_no_text_is_refused_by_row_and_column(tmp_path, column, value):
-    put(tmp_path / "a.jsonl", [PAIR, PAIR | {column: value}])
+@pytest.mark.parametrize(("read", "row", "column", "value"), CELLS)
+def test_a_cell_of_another_type_is_refused_by_row_and_column(tmp_path, read, row, column, value):
+    put(tmp_path / "a.jsonl", [row, row | {column: value}])
     with pytest.raises(DataError, match=f"a.jsonl: row 1: {column}: expected"):
-        open_pairs(tmp_path / "a.jsonl")
+        read(tmp_path / "a.jsonl")
 
 
 @pytest.mark.parametrize("rewards", ["[NaN]", "[Infinity]", "[1e999]", "[" + "9" * 400 + "]"])

@@ -16,7 +16,6 @@ from lactchain_extras.films import Frame, film, write_gif
 from lactchain_extras.wordle.env import KINDS
 
 GRID = EnvironmentConfig(kwargs={"size": 3, "walls": [(1, 0)]})
-DRAWN_GRID = replace(GRID, kwargs={**GRID.kwargs, "render_mode": "rgb_array"})
 STATE = {"x": 0, "y": 1, "orientation": 1, "goal_x": 2, "goal_y": 2}
 DRAWN = [
     env_id
@@ -24,11 +23,6 @@ DRAWN = [
     if env_id.startswith("lactchain/")
     and "rgb_array" in gym.make(env_id, disable_env_checker=True).metadata["render_modes"]
 ]
-
-
-def at(pixels, x, y):
-    """The colour in a place that is told in cells."""
-    return tuple(pixels[round(y * CELL), round(x * CELL)].tolist())
 
 
 @pytest.mark.parametrize("env_id", DRAWN)
@@ -74,8 +68,9 @@ def test_a_world_shows_what_is_in_its_places(env_id, kwargs, state, colours):
     env = gym.make(env_id, render_mode="rgb_array", **kwargs)
     env.reset(options={"state": state})
     pixels = env.render()
-    for place, name in colours.items():
-        assert at(pixels, *place) == ImageColor.getrgb(name), place
+    for (x, y), name in colours.items():  # in cells
+        colour = tuple(pixels[round(y * CELL), round(x * CELL)].tolist())
+        assert colour == ImageColor.getrgb(name), (x, y)
 
 
 def test_a_film_has_a_frame_for_the_start_and_for_each_action():
@@ -83,7 +78,7 @@ def test_a_film_has_a_frame_for_the_start_and_for_each_action():
     frames = film(GRID, Episode(0, STATE), completions)
     captions = ["start", "1: move forward", "1: turn left", "2: no chain", "3: turn left"]
     assert [frame.caption for frame in frames] == [*captions, "3: move forward"]
-    env = make_language_env(DRAWN_GRID)
+    env = make_language_env(replace(GRID, kwargs=GRID.kwargs | {"render_mode": "rgb_array"}))
     env.reset(seed=0, options={"state": STATE})
     drawn = [env.env.render()] + [env.step(text) and env.env.render() for text in completions]
     for number, pixels in zip((0, 2, 3, 5), drawn, strict=True):

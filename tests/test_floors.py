@@ -121,9 +121,8 @@ def test_the_floors_of_the_maze_are_the_known_ones():
 
 @pytest.mark.parametrize("template", [None, PARTIAL_TEMPLATE])
 def test_legal_moves_never_meet_a_wall_however_much_is_seen(template):
-    env = language_env(
-        MAZE.id, template=template, extractor="utterance", history=1 if template is None else 40
-    )
+    seen = 1 if template is None else 40
+    env = language_env(MAZE.id, template=template, extractor="utterance", history=seen)
     policy = LegalMoves(env)
     for state in env.view_states():
         text, _ = env.reset(options={"state": state})

@@ -3,7 +3,6 @@
 import dataclasses
 
 import datasets
-import gymnasium as gym
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -50,18 +49,19 @@ def test_a_recorded_last_state_keeps_the_last_step_of_a_cut_episode():
     assert data.terminated.tolist() == [False, False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"rewards_1": None}, "rewards_1"),
-        ({"rewards_1": np.ones(5)}, "episode 1 has 2 observations, 2 actions and 5 rewards"),
-        ({"rewards_0": np.array([0, 1, np.nan])}, "rewards of row 2 is not finite"),
-        ({"num_episodes": None}, "expected a file of d3rlpy 1, or of 2.1"),
-    ],
-)
-def test_wrong_columns_are_named(tmp_path, change, said):
+OTHER_FILES = {"columns": 3}, {"columns": [b"a"], "num_episodes": [1, 2]}, {}
+
+
+@pytest.mark.parametrize(("columns", "said"), [
+    (dumped(rewards_1=None), "rewards_1"),
+    (dumped(rewards_1=np.ones(5)), "episode 1 has 2 observations, 2 actions and 5 rewards"),
+    (dumped(rewards_0=np.array([0, 1, np.nan])), "rewards of row 2 is not finite"),
+    (dumped(num_episodes=None), "expected a file of d3rlpy 1, or of 2.1"),
+    *((columns, "") for columns in OTHER_FILES),
+])  # fmt: skip
+def test_wrong_columns_and_files_of_other_kinds_are_named(tmp_path, columns, said):
     with pytest.raises(DataError, match=f"a.h5.*{said}"):
-        read_transitions(h5(tmp_path / "a.h5", **dumped(**change)))
+        read_transitions(h5(tmp_path / "a.h5", **columns))
 
 
 def test_what_is_no_hdf5_file_is_refused(tmp_path):
@@ -72,25 +72,16 @@ def test_what_is_no_hdf5_file_is_refused(tmp_path):
         read_transitions(tmp_path / "absent.h5")
 
 
-@pytest.mark.filterwarnings("ignore:.*(is set to None|env_spec is None)")
-def test_minari_files_are_read(tmp_path, monkeypatch):
-    minari = pytest.importorskip("minari")
-    from minari.data_collector.episode_buffer import EpisodeBuffer
-
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+def test_minari_files_are_read(minari, tmp_path):
     ends, no = [False, False, True], [False] * 3
     played = [(np.arange(4.0), ends, no), (np.arange(10.0, 14.0), no, ends)]  # the second is cut
-    buffers = [
-        EpisodeBuffer(
-            observations=seen[:, None], actions=[0, 1, 0], rewards=[0.0, 10.0, 20.0],
-            terminations=ended, truncations=cut,
-        )
+    alike, numbers = {"actions": [0, 1, 0], "rewards": [0.0, 10.0, 20.0]}, spaces.Discrete(2)
+    episodes = [
+        alike | {"observations": seen[:, None], "terminations": ended, "truncations": cut}
         for seen, ended, cut in played
-    ]  # fmt: skip
-    minari.create_dataset_from_buffers(
-        "test/line-v0", buffers, observation_space=gym.spaces.Box(-99, 99, (1,), np.float64),
-        action_space=gym.spaces.Discrete(2), data_format="arrow",
-    )  # fmt: skip
+    ]
+    places = spaces.Box(-99, 99, (1,), np.float64)
+    written_by_minari(minari, "test/line-v0", places, *episodes, action_space=numbers)
     data = read_transitions(tmp_path / "test" / "line-v0")
     assert data.observations.ravel().tolist() == [0, 1, 2, 10, 11, 12]
     assert data.next_observations.ravel().tolist() == [1, 2, 3, 11, 12, 13]
@@ -116,27 +107,16 @@ NO_ARRAYS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("observations", "said"),
-    [
-        (np.zeros((5, 1)), "episode 0 has 5 observations, 3 actions and 3 rewards"),
-        *((np.array(odd), "episode 0: expected observations that are one") for odd in NO_ARRAYS),
-    ],
-)
+@pytest.mark.parametrize(("observations", "said"), [
+    (np.zeros((5, 1)), "episode 0 has 5 observations, 3 actions and 3 rewards"),
+    *((np.array(odd), "episode 0: expected observations that are one") for odd in NO_ARRAYS),
+])  # fmt: skip
 def test_an_episode_that_is_no_arrays_of_one_length_is_named(observations, said):
     episode = RecordedEpisode(observations, np.zeros(3), np.zeros(3), False)
     with pytest.raises(DataError, match=f"file: {said}"):
         from_episodes([episode], "file")
     with pytest.raises(DataError, match="found none"):
         from_episodes([])
-
-
-@pytest.mark.parametrize(
-    "columns", [{"columns": 3}, {"columns": [b"a"], "num_episodes": [1, 2]}, {}]
-)
-def test_other_hdf5_files_are_one_line(tmp_path, columns):
-    with pytest.raises(DataError, match="a.h5"):
-        read_transitions(h5(tmp_path / "a.h5", **columns))
 
 
 def test_a_file_of_d3rlpy_1_is_read_as_one_of_today(tmp_path):
@@ -159,6 +139,7 @@ def test_a_file_of_d3rlpy_1_is_read_as_one_of_today(tmp_path):
         read_transitions(h5(tmp_path / "3.h5", **(columns | {"rewards": np.ones(4)})))
 
 
+TEXTS = spaces.Text(10)
 CUT = dataclasses.replace(episode(((0.5,),), terminated=False, truncated=True), seed=2**64 - 1)
 EMPTY = episode((), terminated=False)
 EPISODES = [episode(text='["é🙂"]'), CUT, episode(((1.0,), (0.0, -1.0), (2.0,)), text="go\n")]
@@ -182,21 +163,21 @@ def minari(monkeypatch, tmp_path):
     return pytest.importorskip("minari")
 
 
-def written_by_minari(minari, name, observation_space, *episodes):
+def written_by_minari(minari, name, observation_space, *episodes, action_space=TEXTS):
     """A data set of episodes in columns, which Minari writes."""
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     with pytest.warns(UserWarning, match="is set to None|env_spec is None"):
         minari.create_dataset_from_buffers(
             name, [EpisodeBuffer(**episode) for episode in episodes], data_format="arrow",
-            observation_space=observation_space, action_space=spaces.Text(10),
+            observation_space=observation_space, action_space=action_space,
         )  # fmt: skip
 
 
 def test_what_minari_wrote_is_read_if_it_is_text(minari, tmp_path):
     ended = {"terminations": [False, True], "truncations": [False, False], "seed": 5}
     ended |= {"observations": ["a", "b", "c"], "actions": ["x", "y"], "rewards": [0.0, 1.0]}
-    written_by_minari(minari, "theirs-v1", spaces.Text(10), ended, SHORT)
+    written_by_minari(minari, "theirs-v1", TEXTS, ended, SHORT)
     solved, cut = read_minari(tmp_path / "theirs-v1")
     assert (solved.env_id, solved.seed, solved.observations) == ("theirs-v1", 5, ("a", "b", "c"))
     assert [action.text for action in solved.actions] == ["x", "y"]
@@ -212,17 +193,14 @@ def test_what_minari_wrote_is_read_if_it_is_text(minari, tmp_path):
         read_minari(tmp_path / "numbers-v0")
 
 
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("terminations", ["false", "false"]),
-        ("observations", [b"a", b"b"]),
-        ("actions", [None, None]),
-        ("rewards", ["1", "0"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "column"), [
+    ("terminations", ["false", "false"]),
+    ("observations", [b"a", b"b"]),
+    ("actions", [None, None]),
+    ("rewards", ["1", "0"]),
+])  # fmt: skip
 def test_episodes_of_minari_are_of_the_types_that_it_writes(minari, tmp_path, name, column):
-    written_by_minari(minari, "theirs-v1", spaces.Text(10), SHORT)
+    written_by_minari(minari, "theirs-v1", TEXTS, SHORT)
     file = tmp_path / "theirs-v1/data/0/part-0.arrow"
     with pa.ipc.open_file(file.read_bytes()) as reader:
         table = pa.table(reader.read_all().to_pydict() | {name: column})
@@ -234,7 +212,7 @@ def test_episodes_of_minari_are_of_the_types_that_it_writes(minari, tmp_path, na
 
 @pytest.mark.parametrize("file", ["metadata.json", "1/metadata.json", "1/part-0.arrow"])
 def test_a_damaged_data_set_is_named(minari, tmp_path, file):
-    written_by_minari(minari, "theirs-v1", spaces.Text(10), SHORT, SHORT)
+    written_by_minari(minari, "theirs-v1", TEXTS, SHORT, SHORT)
     damaged = tmp_path / "theirs-v1/data" / file
     for content in (damaged.read_bytes()[:10], None):
         damaged.unlink()

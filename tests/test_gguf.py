@@ -77,11 +77,10 @@ def test_an_answer_ends_where_the_chat_template_ends_a_turn(file):
     assert (answer.token_ids, answer.text, answer.stop_reason) == ((end,), "", "stop")
 
 
-def test_what_is_not_kept_is_said(tmp_path, caplog):
+def test_what_is_not_kept_is_said(file, caplog):
     caplog.set_level(logging.WARNING, "lactchain")
-    file = tmp_path / "other.gguf"
     write_gguf(file, MODEL, TOKENIZER, pre="smollm", chat_template=None)
-    convert_gguf(file, tmp_path / "folder")
+    convert_gguf(file, file.with_name("folder"))
     assert "into words before tokens (`smollm`) is not known" in caplog.text
     assert "it has no chat template; put" in caplog.text
 

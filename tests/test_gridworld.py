@@ -70,25 +70,22 @@ def test_reaching_the_goal_terminates_and_the_time_limit_truncates():
     assert world.step(LEFT)[1:4] == (0.0, False, True)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"walls": [(1, 0), (0, 1)]}, r"no way from {'x': 2, 'y': 0"),
-        ({"walls": [(1, 0), (0, 1)], "start": (0, 0, 0), "goal": (3, 3)}, "no way from"),
-        ({"walls": [(4, 0)]}, "walls: expected x, y in a 4x4 grid"),
-        ({"walls": [(1.5, 1)]}, r"walls: expected x, y .*, whole numbers, got \(1.5, 1\)"),
-        ({"walls": [5]}, "walls: expected x, y in a 4x4 grid, whole numbers, got 5"),
-        ({"size": 2, "walls": [(0, 0), (0, 1), (1, 0), (1, 1)]}, "walls: expected a free cell"),
-        ({"walls": [(0, 0)], "goal": (0, 0)}, "goal: expected x, y of a free cell in a 4x4 grid"),
-        ({"start": (0, 0)}, "start: expected"),
-        ({"start": (0, 0, 4)}, "start: expected"),
-        ({"start": (1, 1, 0), "goal": (1, 1)}, "start: expected a free cell other than the goal"),
-        ({"size": 0}, "size: expected a whole number of at least 1, got 0"),
-        ({"size": 100}, "size: expected at most"),
-        ({"max_steps": 0}, "max_steps: expected a whole number of at least 1, got 0"),
-        ({"reward": "generous"}, "reward: expected one of"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "message"), [
+    ({"walls": [(1, 0), (0, 1)]}, r"no way from {'x': 2, 'y': 0"),
+    ({"walls": [(1, 0), (0, 1)], "start": (0, 0, 0), "goal": (3, 3)}, "no way from"),
+    ({"walls": [(4, 0)]}, "walls: expected x, y in a 4x4 grid"),
+    ({"walls": [(1.5, 1)]}, r"walls: expected x, y .*, whole numbers, got \(1.5, 1\)"),
+    ({"walls": [5]}, "walls: expected x, y in a 4x4 grid, whole numbers, got 5"),
+    ({"size": 2, "walls": [(0, 0), (0, 1), (1, 0), (1, 1)]}, "walls: expected a free cell"),
+    ({"walls": [(0, 0)], "goal": (0, 0)}, "goal: expected x, y of a free cell in a 4x4 grid"),
+    ({"start": (0, 0)}, "start: expected"),
+    ({"start": (0, 0, 4)}, "start: expected"),
+    ({"start": (1, 1, 0), "goal": (1, 1)}, "start: expected a free cell other than the goal"),
+    ({"size": 0}, "size: expected a whole number of at least 1, got 0"),
+    ({"size": 100}, "size: expected at most"),
+    ({"max_steps": 0}, "max_steps: expected a whole number of at least 1, got 0"),
+    ({"reward": "generous"}, "reward: expected one of"),
+])  # fmt: skip
 def test_worlds_that_cannot_be_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         GridWorld(**kwargs)

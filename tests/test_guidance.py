@@ -37,10 +37,8 @@ def values(request, tiny, tmp_path_factory):
 
 
 def config_of(tiny, values, **changes) -> GuidedActorConfig:
-    config = GuidedActorConfig(
-        str(tiny / "actor"), values=str(values), value_weight=WEIGHT, max_new_tokens=8
-    )
-    return replace(config, **changes)
+    settings = {"values": str(values), "value_weight": WEIGHT, "max_new_tokens": 8} | changes
+    return GuidedActorConfig(str(tiny / "actor"), **settings)
 
 
 def test_a_value_model_remembers_its_precision(tiny, tmp_path):

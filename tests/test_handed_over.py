@@ -138,10 +138,8 @@ class Batch(VectorEnv):
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
     num_envs = 2
-    single_observation_space, single_action_space = (
-        Corridor.observation_space,
-        Corridor.action_space,
-    )
+    single_observation_space = Corridor.observation_space
+    single_action_space = Corridor.action_space
     observation_space = batch_space(single_observation_space, 2)
     action_space = batch_space(single_action_space, 2)
 

@@ -9,19 +9,14 @@ import numpy as np
 import pytest
 from script_setups import BEHAVIOR, GRID, PREFERENCES, config_of, run_here
 
-from lactchain import EmbeddingCritic, make_language_env, open_run, parse, read_pairs, write_pairs
+from lactchain import EmbeddingCritic, FunctionPolicy, Region, make_language_env, open_run, parse
 from lactchain.config.settings import ActorConfig, CriticConfig, EnvironmentConfig, HeldBackConfig
 from lactchain.data.base_models import corpus
 from lactchain.data.candidates import some_after_completion
-from lactchain.data.episodes import (
-    RecordedText,
-    Region,
-    all_episodes,
-    sampled_episodes,
-    sampled_states,
-)
+from lactchain.data.episodes import RecordedText, all_episodes, sampled_episodes, sampled_states
 from lactchain.data.evaluations import StateValues
 from lactchain.data.exact_values import expected_figures
+from lactchain.data.preferences import read_pairs, write_pairs
 from lactchain.data.rollouts import Rollouts, collect, evaluate
 from lactchain.data.samples import invalid_rate, sample_completions
 from lactchain.data.sources import open_trajectories, read_trajectories, write_trajectories
@@ -36,13 +31,13 @@ from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.train_bc import behavior_examples
 from lactchain.stages.train_critic import critic_figures
 from lactchain.trainers.critic import EpisodeTable
-from lactchain.types import FunctionPolicy
 from lactchain_extras.stages.make_offline_data import region_episodes
 from lactchain_extras.stages.token_values import train_values
 from lactchain_extras.stages.train_mc import TrainMCConfig
 
 GOALS, PAIRS = ["goal_x", "goal_y"], ["x", "y", "goal_x", "goal_y"]
 HALF = replace(GRID, held_back=HeldBackConfig(0.5))  # 24 of 48 states, so that many lie on the way
+ONE_GOAL = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))  # of four
 BY_TEXT = replace(GRID, template="relative", held_back=HeldBackConfig(0.5, ["text"]))
 
 
@@ -123,11 +118,8 @@ def test_where_a_completion_leads_to_one_the_state_itself_is_asked():
     before, policy = rollouts.observe(states), RandomChains(rollouts.env.grammar)
     seeds = [derive_seed(0, "first", i) for i in range(24)]
     asked_in = some_after_completion(policy, rollouts, states, 1.0, seed=0)
-    led_there = [
-        i
-        for i, t in enumerate(rollouts.outcomes(states, policy.act(before, seeds), 0))
-        if t.observations[-1] in texts
-    ]
+    outcomes = rollouts.outcomes(states, policy.act(before, seeds), 0)
+    led_there = [i for i, t in enumerate(outcomes) if t.observations[-1] in texts]
     assert 0 < len(led_there) < 24 and all(asked_in[i] == states[i] for i in led_there)
     prompts = {q.text for q in asked_in if isinstance(q, RecordedText)}
     assert prompts and not (prompts | set(before)) & texts
@@ -199,8 +191,7 @@ def knows_what_it_practised(config):
 
 
 def test_figures_of_both_parts_stand_beside_those_of_all_start_states():
-    goals = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))  # one of four goals
-    results, figures = evaluate(knows_what_it_practised(goals), goals)
+    results, figures = evaluate(knows_what_it_practised(ONE_GOAL), ONE_GOAL)
     assert len(results) == 48 and sum(result.held_back for result in results) == 12
     assert figures["success_rate"] == 36 / 48
     assert figures["practised/num_episodes"] == 36 and figures["held_back/num_episodes"] == 12
@@ -255,8 +246,7 @@ def test_by_text_nothing_that_is_held_back_reads_like_what_is_practised(caplog):
 
 
 def test_the_critic_is_measured_on_both_parts():
-    goals = replace(GRID, held_back=HeldBackConfig(0.25, GOALS))
-    env = make_language_env(goals)
+    env = make_language_env(ONE_GOAL)
     states = env.view_states()
     wrong = [2.0 * (state in env.held_back) for state in states]  # off by 2 in these alone
     exact = np.arange(48) / 10
@@ -273,10 +263,8 @@ def test_the_critic_is_measured_on_both_parts():
 def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
     changes = {"environment": HALF, "target": {"held_back/actions_over_shortest": 0.5}}
     config = config_of("run_pipeline", weights, tmp_path / "run", **changes)
-    config = replace(
-        config, simpo=replace(config.simpo, preferences=replace(PREFERENCES, num_states=48))
-    )
-    summary = run_here("run_pipeline", config)
+    few = replace(config.simpo, preferences=replace(PREFERENCES, num_states=48))
+    summary = run_here("run_pipeline", replace(config, simpo=few))
     _, texts = held(HALF)
     for number in (1, 2):
         folder = tmp_path / f"run/round_{number}"
@@ -294,16 +282,12 @@ def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
     assert open_run(tmp_path / "run").picture is not None
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"held_back": HeldBackConfig(0.01)}, r"0\.01 of 48 is 0; change the share"),
-        ({"held_back": HeldBackConfig(0.95, GOALS)}, r"0\.95 of 4 is 4; change"),
-        ({"held_back": HeldBackConfig(by=["goal"])}, r"by: expected fields of a state, .*'goal'"),
-        ({"id": "lactchain/Wordle-v0", "kwargs": {}}, r"0\.5 of 1 is 0; change the share"),
-    ],
-    ids=["none", "all", "field", "one start"],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"held_back": HeldBackConfig(0.01)}, r"0\.01 of 48 is 0; change the share"),
+    ({"held_back": HeldBackConfig(0.95, GOALS)}, r"0\.95 of 4 is 4; change"),
+    ({"held_back": HeldBackConfig(by=["goal"])}, r"by: expected fields of a state, .*'goal'"),
+    ({"id": "lactchain/Wordle-v0", "kwargs": {}}, r"0\.5 of 1 is 0; change the share"),
+], ids=["none", "all", "field", "one start"])  # fmt: skip
 def test_what_leaves_no_two_parts_is_refused(changes, message):
     env = make_language_env(replace(HALF, template=None, **changes))
     with pytest.raises(ConfigError, match=message):

@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from itertools import repeat
 
 import httpx2
 import pytest
@@ -22,33 +23,28 @@ GOOD = HEAD + b'Content-Length: 8\r\n\r\n{"a": 1}'
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-def dripping(data):
-    """A byte at a time, and in the end nothing but silence."""
+def sending(parts, every=0.0, then=0.0):
+    """Part after part, and in the end silence for so long."""
 
     def play(peer, chance):
-        for byte in data:
-            peer.sendall(bytes([byte]))
-            time.sleep(DRIP)
-        time.sleep(60)
-
-    return play
-
-
-def endlessly(data):
-    def play(peer, chance):
-        while True:
-            peer.sendall(data)
-            time.sleep(DRIP)
-
-    return play
-
-
-def saying(data, then=0.0):
-    def play(peer, chance):
-        peer.sendall(data)
+        for part in parts:
+            peer.sendall(part)
+            time.sleep(every)
         time.sleep(then)
 
     return play
+
+
+def dripping(data):
+    return sending([bytes([byte]) for byte in data], DRIP, then=60)
+
+
+def endlessly(data):
+    return sending(repeat(data), DRIP)
+
+
+def saying(data, then=0.0):
+    return sending([data], then=then)
 
 
 def cut_anywhere(peer, chance):

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 from test_layers import LAYERS, PACKAGE, unit_of
 
 AT_MOST = {  # and the goals: 0, but for
@@ -85,11 +86,6 @@ def definitions(file: Path) -> dict[str, ast.AST]:
     return found
 
 
-@cache
-def names_of(file: Path) -> dict[str, Place]:
-    return imports_of(file) | {name: (file, name) for name in definitions(file)}
-
-
 # --- walks ----------------------------------------------------------------------------------------
 
 
@@ -107,7 +103,9 @@ def named(node: ast.AST, at: Place) -> Place | None:
     if isinstance(node, ast.Name):
         if node.id in ("self", "cls") and "." in function:
             return file, function.split(".")[0]
-        return home(names_of(file).get(node.id))
+        return home(
+            (file, node.id) if node.id in definitions(file) else imports_of(file).get(node.id)
+        )
     if isinstance(node, ast.Attribute) and (owner := named(node.value, at)):
         return home((owner[0], f"{owner[1]}.{node.attr}".lstrip(".")))
     return None
@@ -139,10 +137,7 @@ def walk(start: Place) -> list[Path]:
         seen.add(place)
         files.append(place[0])
         inside = bodies(place)
-        if inside == [place]:
-            waiting += reversed(calls(place))
-        else:
-            waiting += reversed(inside)
+        waiting += reversed(calls(place) if inside == [place] else inside)
     return files
 
 
@@ -150,10 +145,7 @@ def climbs(files: list[Path]) -> int:
     """Steps of a walk into files of higher layers that were not opened before."""
     layers = [LAYERS.get(unit_of(file), max(LAYERS.values())) for file in files]
     return sum(
-        after > before and file not in files[:number]
-        for number, (before, after, file) in enumerate(
-            zip(layers, layers[1:], files[1:], strict=False), start=1
-        )
+        layers[n] > layers[n - 1] and files[n] not in files[:n] for n in range(1, len(files))
     )
 
 
@@ -163,23 +155,11 @@ def climbs(files: list[Path]) -> int:
 def circles(room: str) -> int:
     """Groups of files of a room, of more than one, that all lead to each other."""
     files = sorted((PACKAGE / room).rglob("*.py"))
-    leads = {file: {place[0] for place in imports_of(file).values()} for file in files}
-    behind = {file: reached(file, leads) for file in files}
-    groups = {
-        frozenset({file} | {other for other in behind[file] if file in behind[other]})
-        for file in files
-    }
-    return sum(len(group) > 1 for group in groups)
-
-
-def reached(file: Path, leads: dict[Path, set[Path]]) -> set[Path]:
-    """The files of a room that imports lead to from one."""
-    found, waiting = set(), [file]
-    while waiting:
-        new = (leads[waiting.pop()] & leads.keys()) - found
-        found |= new
-        waiting += new
-    return found - {file}
+    leads = [{file} | {place[0] for place in imports_of(file).values()} for file in files]
+    steps = np.array([[other in targets for other in files] for targets in leads])
+    reached = np.linalg.matrix_power(steps, len(files))
+    groups = np.unique(reached & reached.T, axis=0)
+    return int((groups.sum(axis=1) > 1).sum())
 
 
 def shared_names() -> list[str]:

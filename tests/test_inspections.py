@@ -21,14 +21,6 @@ from lactchain.stages.evaluate import EvaluateConfig, evaluate_actor
 from lactchain.types import Action, Discount, PreferencePair
 from lactchain_extras.explorer import recording
 from lactchain_extras.explorer.inspections import CANDIDATES, read_inspection
-from lactchain_extras.explorer.recording import (
-    Recorder,
-    TokenTexts,
-    best_values,
-    merge,
-    state_text,
-    write_tables,
-)
 
 GAMMA = 0.9
 ROUNDS = 1, 2
@@ -89,7 +81,7 @@ def test_answers_are_what_the_rounds_actor_says_and_what_comes_of_it(pipeline):
     greedy = RememberingPolicy(lactchain.load_policy(folder, decoding="free", temperature=0.0))
     starts = env.start_states()
     assert [row["state_id"] for row in rows] == list(range(48))
-    assert [row["state"] for row in rows] == [state_text(state) for state in starts]
+    assert [row["state"] for row in rows] == [recording.state_text(state) for state in starts]
     for row, state in zip(rows, starts, strict=True):
         text, _ = env.reset(options={"state": state})
         (said,) = greedy.act([text], [0])
@@ -99,7 +91,7 @@ def test_answers_are_what_the_rounds_actor_says_and_what_comes_of_it(pipeline):
         text, _, over, _, info = env.step(said.text)
         assert (row["actions"], row["rewards"]) == (info["executed"], info["rewards"])
         assert row["invalid"] == info["invalid_action"] and row["terminated"] == over
-        assert row["next_state"] == (None if over else state_text(info["state"]))
+        assert row["next_state"] == (None if over else recording.state_text(info["state"]))
         count, earned, cut = len(info["executed"]), sum(info["rewards"]), False
         while not (over or cut):
             text, reward, over, cut, info = env.step(greedy.act([text], [0])[0].text)
@@ -147,8 +139,7 @@ def test_exact_values_stand_where_they_are_known(pipeline):
 
 
 def test_unfinished_stages_show_the_rows_that_are_there_and_others_all(pipeline, tmp_path):
-    run_dir = tmp_path / "run"
-    shutil.copytree(pipeline[1], run_dir)
+    run_dir = shutil.copytree(pipeline[1], tmp_path / "run")
     stage = run_dir / "round_1/simpo"
     whole, files = lactchain.open_run(run_dir).pairs, sorted((stage / "pairs").glob("*.parquet"))
     held = len(read_pairs(files[0]))
@@ -199,12 +190,12 @@ def test_many_start_states_are_sampled_the_same_in_all_rounds(pipeline, tmp_path
     config, folder = pipeline
     monkeypatch.setattr(recording, "MAX_STATES", 5)
     turns = {}
-    monkeypatch.setattr(
-        recording, "log_turns", lambda run, number, rows: turns.update({number: rows})
+    monkeypatch.setattr(recording, "log_turns", lambda _, n, rows: turns.update({n: rows}))
+    run = shutil.copytree(folder, tmp_path / "run", symlinks=True)
+    recorder, whole = (
+        recording.Recorder(config, Run(run, {"run_id": "x"}, None)),
+        inspected(pipeline, 1),
     )
-    run = tmp_path / "run"
-    shutil.copytree(folder, run, symlinks=True)
-    recorder, whole = Recorder(config, Run(run, {"run_id": "x"}, None)), inspected(pipeline, 1)
     actor = replace(config.actor, model=f"{run}/base/actor")
     for number in ROUNDS:
         shutil.rmtree(run / f"round_{number}/inspection")
@@ -229,7 +220,7 @@ def record(weights, folder, world):
         evaluate_actor(settings, run)
     critic = EmbeddingCritic.from_config(CriticConfig(str(weights / "encoder"), gamma=GAMMA))
     critic.save(folder / "critic")
-    recorder = Recorder(config, Run(folder / "run", {"run_id": "x"}, None))
+    recorder = recording.Recorder(config, Run(folder / "run", {"run_id": "x"}, None))
     recorder.record(0, config.actor, str(folder / "critic"))
     return read_inspection(folder / "run/round_0/inspection")
 
@@ -237,14 +228,10 @@ def record(weights, folder, world):
 PARTIAL = {"extractor": "utterance", "max_chains": 3, "history": 4, "template": "{walls}\n"}
 
 
-@pytest.mark.parametrize(
-    ("world", "known"),
-    [
-        (EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance"), []),
-        (EnvironmentConfig("lactchain/Maze-v0", **PARTIAL), ["optimal", "shortest"]),
-    ],
-    ids=["wordle", "partial maze"],
-)
+@pytest.mark.parametrize(("world", "known"), [
+    (EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance"), []),
+    (EnvironmentConfig("lactchain/Maze-v0", **PARTIAL), ["optimal", "shortest"]),
+], ids=["wordle", "partial maze"])  # fmt: skip
 def test_what_is_not_known_of_a_world_is_null(weights, tmp_path, world, known):
     answers = record(weights, tmp_path, world).answers
     nulls = {name for name in answers.column_names if answers[name].null_count}
@@ -283,16 +270,16 @@ def test_values_of_the_best_chains_pay_for_each_completion():
     states = [near, near | {"orientation": 2}]
     env = make_language_env(replace(GRID, chain_cost=0.25, max_chain_length=2))
     two = -0.25 + 0.81 * (1 - 0.25)  # two turns, and then the step
-    assert best_values(env, states, 0.9, "action").tolist() == pytest.approx([0.75, two])
+    assert recording.best_values(env, states, 0.9, "action").tolist() == pytest.approx([0.75, two])
     two = -0.25 + 0.9 * (1 - 0.25)
-    assert best_values(env, states, 0.9, "chain").tolist() == pytest.approx([0.75, two])
-    assert best_values(env, states, 1.0, "action") is None
+    assert recording.best_values(env, states, 0.9, "chain").tolist() == pytest.approx([0.75, two])
+    assert recording.best_values(env, states, 1.0, "action") is None
 
 
 def test_the_likeliest_completions_are_kept_and_all_of_pairs():
     said = [Action(f"{n}", (n,), (-n / 10,)) for n in range(20) for _ in range(n + 1)]
     pairs = [PreferencePair("", "18", "never said", (18,), (7, 8))]
-    found = merge(said, pairs)
+    found = recording.merge(said, pairs)
     assert [said.text for said, _ in found] == [*map(str, range(8)), "18", "never said"]
     assert [told["count"] for _, told in found] == [*range(1, 9), 19, 0]
     assert [said.text for said, told in found if told["chosen"]] == ["18"]
@@ -301,7 +288,7 @@ def test_the_likeliest_completions_are_kept_and_all_of_pairs():
 
 def test_the_texts_of_tokens_join_to_that_of_all(weights):
     tokenizer = AutoTokenizer.from_pretrained(weights / "actor")
-    told = TokenTexts(tokenizer)
+    told = recording.TokenTexts(tokenizer)
     for text in ('["turn left", "move forward"]', "a ☃ b", "", " x  "):
         ids = (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
         pieces = told.split(ids)
@@ -313,6 +300,6 @@ def test_the_texts_of_tokens_join_to_that_of_all(weights):
 def test_hostile_texts_are_kept_and_half_characters_shown_as_numbers(tmp_path):
     text = "</script>\x00\u202e\ud800"
     row = dict.fromkeys(CANDIDATES.names) | {"completion": text, "tokens": [text]}
-    write_tables(tmp_path / "inspection", {}, answers=[], candidates=[row])
+    recording.write_tables(tmp_path / "inspection", {}, answers=[], candidates=[row])
     (found,) = read_inspection(tmp_path / "inspection").candidates.to_pylist()
     assert found["completion"] == found["tokens"][0] == "</script>\x00\u202e\\ud800"

@@ -92,10 +92,8 @@ def test_what_a_candidate_is_worth_is_what_its_play_earns_and_leads_to(yardstick
 
 def test_a_critic_of_chains_is_asked_for_the_candidates_themselves(yardstick):
     _, _, worth = yardstick.against(numbers(yardstick, exact(yardstick)))
-    asked = [
-        (yardstick.texts[row], yardstick.completions[column])
-        for row, column in zip(yardstick.rows, yardstick.columns, strict=True)
-    ]
+    places = zip(yardstick.rows, yardstick.columns, strict=True)
+    asked = [(yardstick.texts[row], yardstick.completions[column]) for row, column in places]
     known = dict(zip(asked, worth, strict=True))
 
     class OfChains(Numbers):
@@ -172,15 +170,8 @@ def test_replays_come_to_what_the_model_says(weights, yardstick):
 
 
 def settings(weights, run_dir, **changes):
-    base = stage.JudgeConfig(
-        run=RunConfig(run_dir=str(run_dir)),
-        environment=GRID,
-        actor=sampler(weights),
-        num_candidates=4,
-        num_starts=8,
-        num_replays=2,
-    )
-    return replace(base, **changes)
+    base = stage.JudgeConfig(RunConfig(str(run_dir)), GRID, sampler(weights))
+    return replace(base, num_candidates=4, num_starts=8, num_replays=2, **changes)
 
 
 def test_numbers_that_others_bring_are_judged_and_refused_where_they_are_none(weights, tmp_path):

@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 
 import lactchain.environments.language as language
-from lactchain import (
-    ConfigError,
-    EnvironmentConfig,
-    LanguageEnv,
-    TextView,
-    language_env,
-    make_language_env,
-)
-from lactchain.environments.views import tabular_model
+from lactchain import ConfigError, EnvironmentConfig, LanguageEnv, language_env, make_language_env
+from lactchain.environments.views import TextView, tabular_model
 from lactchain.worlds.gridworld import GridWorld
 
 START = {"x": 0, "y": 0, "orientation": 1, "goal_x": 3, "goal_y": 0}
@@ -96,15 +89,12 @@ def test_text_that_is_no_chain_executes_nothing_and_is_penalised():
     assert (info["executed"], info["rewards"], info["state"]) == ([], [], START)
 
 
-@pytest.mark.parametrize(
-    ("env_id", "settings", "unheard"),
-    [
-        ("Taxi-v4", {"chain_cost": 0.5}, True),
-        ("Taxi-v4", {"invalid_penalty": -0.5}, False),
-        ("lactchain/Maze-v0", {"extractor": "utterance"}, False),
-        ("lactchain/Wordle-v0", {"extractor": "utterance"}, False),
-    ],
-)
+@pytest.mark.parametrize(("env_id", "settings", "unheard"), [
+    ("Taxi-v4", {"chain_cost": 0.5}, True),
+    ("Taxi-v4", {"invalid_penalty": -0.5}, False),
+    ("lactchain/Maze-v0", {"extractor": "utterance"}, False),
+    ("lactchain/Wordle-v0", {"extractor": "utterance"}, False),
+])  # fmt: skip
 def test_text_that_nothing_has_a_rule_for_is_unheard(env_id, settings, unheard):
     env = language_env(env_id, **settings)
     env.reset(seed=0)
@@ -173,30 +163,24 @@ def test_an_environment_can_be_pickled_in_the_middle_of_an_episode(env_id):
     assert copy.view_states() == env.view_states()
 
 
-@pytest.mark.parametrize(
-    ("env_id", "state", "text"),
-    [
-        ("FrozenLake-v1", 6, "A frozen lake; S, F are safe, H is a hole, G the goal:\nSFFF\nFHFH\n"
-         "FFFH\nHFFG\nYou are at (2, 1), the goal is at (3, 3)."),
-        ("CliffWalking-v1", 25, "A 12x4 grid with a cliff along the lower edge, between its "
-         "corners.\nYou are at (1, 2), the goal is at (11, 3)."),
-        (TAXI, ((3 * 5 + 1) * 5 + 4) * 4 + 2, "The taxi is at (1, 3). The passenger is in the taxi "
-         "and wants to go to yellow (0, 4)."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("env_id", "state", "text"), [
+    ("FrozenLake-v1", 6, "A frozen lake; S, F are safe, H is a hole, G the goal:\nSFFF\nFHFH\n"
+     "FFFH\nHFFG\nYou are at (2, 1), the goal is at (3, 3)."),
+    ("CliffWalking-v1", 25, "A 12x4 grid with a cliff along the lower edge, between its "
+     "corners.\nYou are at (1, 2), the goal is at (11, 3)."),
+    (TAXI, ((3 * 5 + 1) * 5 + 4) * 4 + 2, "The taxi is at (1, 3). The passenger is in the taxi "
+     "and wants to go to yellow (0, 4)."),
+])  # fmt: skip
 def test_gymnasium_worlds_are_put_into_words(env_id, state, text):
     assert language_env(env_id).reset(options={"state": {"state": state}})[0] == text
 
 
-@pytest.mark.parametrize(
-    ("env_id", "state", "action", "position", "success"),
-    [
-        ("FrozenLake-v1", 14, "right", [3, 3], True),
-        ("FrozenLake-v1", 4, "right", [1, 1], False),
-        ("CliffWalking-v1", 35, "down", [11, 3], True),
-        (TAXI, ((4 * 5 + 0) * 5 + 4) * 4 + 2, "drop off", [0, 4], True),
-    ],
-)
+@pytest.mark.parametrize(("env_id", "state", "action", "position", "success"), [
+    ("FrozenLake-v1", 14, "right", [3, 3], True),
+    ("FrozenLake-v1", 4, "right", [1, 1], False),
+    ("CliffWalking-v1", 35, "down", [11, 3], True),
+    (TAXI, ((4 * 5 + 0) * 5 + 4) * 4 + 2, "drop off", [0, 4], True),
+])  # fmt: skip
 def test_only_a_good_ending_is_a_success(env_id, state, action, position, success):
     env = language_env(env_id, WORLDS[env_id])
     env.reset(options={"state": {"state": state}})
@@ -222,17 +206,14 @@ def test_the_words_can_be_changed():
 BUMPED = " You bumped into the edge of the map or a wall."
 
 
-@pytest.mark.parametrize(
-    ("start", "said", "told"),
-    [
-        ((1, 2, 0, 0, 3), [], "The goal is 1 behind and 1 left."),
-        ((1, 2, 1, 1, 0), [], "The goal is 0 ahead and 2 left."),
-        ((1, 1, 2, 3, 3), [], "The goal is 2 ahead and 2 left."),
-        ((1, 2, 3, 3, 1), [], "The goal is 2 behind and 1 right."),
-        ((0, 0, 0, 1, 0), ["forward"], f"The goal is 0 ahead and 1 right.{BUMPED}"),
-        ((0, 0, 1, 1, 0), ["forward"], "The goal is 0 ahead and 0 right."),
-    ],
-)
+@pytest.mark.parametrize(("start", "said", "told"), [
+    ((1, 2, 0, 0, 3), [], "The goal is 1 behind and 1 left."),
+    ((1, 2, 1, 1, 0), [], "The goal is 0 ahead and 2 left."),
+    ((1, 1, 2, 3, 3), [], "The goal is 2 ahead and 2 left."),
+    ((1, 2, 3, 3, 1), [], "The goal is 2 behind and 1 right."),
+    ((0, 0, 0, 1, 0), ["forward"], f"The goal is 0 ahead and 1 right.{BUMPED}"),
+    ((0, 0, 1, 1, 0), ["forward"], "The goal is 0 ahead and 0 right."),
+])  # fmt: skip
 def test_the_relative_template_says_where_the_agent_sees_the_goal(start, said, told):
     env = language_env(template="relative", action_names=["forward", "left"])
     text, _ = env.reset(options={"state": dict(zip(START, start, strict=True))})
@@ -251,25 +232,22 @@ def test_any_text_is_a_legal_step(text):
     assert observation in env.observation_space
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"env_id": "NoSuchWorld-v0"}, "NoSuchWorld-v0"),
-        ({"env_kwargs": {"sise": 4}}, "sise"),
-        ({"env_kwargs": {"walls": [(1, 0), (0, 1)]}}, "no way from"),
-        ({"action_names": ["go"]}, "action_names: expected 2 names"),
-        ({"template": "{x"}, "template"),
-        ({"max_chains": 0}, "max_chains: expected at least 1, got 0"),
-        ({"max_chain_length": 0}, "max_chain_length: expected at least 1, got 0"),
-        ({"history": -1}, "history: expected at least 0, got -1"),
-        ({"env_id": "CartPole-v1"}, "no text view is shipped"),
-        ({"env_id": "FrozenLake-v1", "template": "relative"}, "no template 'relative'; take brief"),
-        *(
-            ({"template": text}, rf"fields out of .*'feedback'\], got {re.escape(repr(text))}")
-            for text in ("{x} {z}", "{}", "{x:q}")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "message"), [
+    ({"env_id": "NoSuchWorld-v0"}, "NoSuchWorld-v0"),
+    ({"env_kwargs": {"sise": 4}}, "sise"),
+    ({"env_kwargs": {"walls": [(1, 0), (0, 1)]}}, "no way from"),
+    ({"action_names": ["go"]}, "action_names: expected 2 names"),
+    ({"template": "{x"}, "template"),
+    ({"max_chains": 0}, "max_chains: expected at least 1, got 0"),
+    ({"max_chain_length": 0}, "max_chain_length: expected at least 1, got 0"),
+    ({"history": -1}, "history: expected at least 0, got -1"),
+    ({"env_id": "CartPole-v1"}, "no text view is shipped"),
+    ({"env_id": "FrozenLake-v1", "template": "relative"}, "no template 'relative'; take brief"),
+    *(
+        ({"template": text}, rf"fields out of .*'feedback'\], got {re.escape(repr(text))}")
+        for text in ("{x} {z}", "{}", "{x:q}")
+    ),
+])  # fmt: skip
 def test_what_does_not_fit_together_is_a_configuration_error(kwargs, message):
     with pytest.raises(ConfigError, match=message):
         language_env(**kwargs).reset(seed=0)

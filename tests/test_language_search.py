@@ -28,12 +28,7 @@ from lactchain.stages.search import LanguageConfig, SearchConfig
 from lactchain.stages.search import main as search
 from lactchain.storage.files import read_json_lines
 from lactchain_extras.language_search.actors import LanguageSpecies
-from lactchain_extras.language_search.growth import (
-    add_layer,
-    add_mlp_units,
-    disturb,
-    write_model,
-)
+from lactchain_extras.language_search.growth import add_layer, add_mlp_units, disturb, write_model
 
 TOKENIZER = build_tiny_tokenizer(["a b c"] * 3)
 TUNABLES = ["training.learning_rate", "loss.beta", "loss.target_margin", "loss.nll_weight"]
@@ -152,10 +147,6 @@ def member_of(config, number, state, settings=None, parent=None):
 
 def given(weights):
     return {"model": str(weights / "actor"), "adapter": None}
-
-
-class Stop(Exception):
-    """Stands for a kill."""
 
 
 @pytest.mark.parametrize("elite, patience", [("champion", 1), ("generation", 0)])
@@ -294,7 +285,7 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(
     def train(config):
         calls.append(config)
         if len(calls) == cut_at:
-            raise Stop
+            raise KeyboardInterrupt  # stands for a kill
         return train_one(config)
 
     monkeypatch.setattr(train_simpo, "main", train)
@@ -303,7 +294,7 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(
     tuned = [(c.training.learning_rate, c.loss) for c in calls]
     assert any(settings != tuned[0] for settings in tuned)
     calls, cut_at = [], 5
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         search(language_search(weights, tmp_path / "cut", lora))
     cut_at = 0
     cut = search(language_search(weights, tmp_path / "cut", lora))

@@ -14,14 +14,8 @@ import pytest
 import torch
 from run_setups import ROOT, Config, launched, start
 
-from lactchain.errors import (
-    ConfigError,
-    DataError,
-    DiskError,
-    EnvironmentFault,
-    Interrupted,
-    NonFiniteError,
-)
+from lactchain import ConfigError, DataError, DiskError, EnvironmentFault, Interrupted
+from lactchain.errors import NonFiniteError
 from lactchain.runs.process import launch, seed_everything
 from lactchain.runs.signals import STOPPING
 
@@ -30,7 +24,6 @@ from lactchain.runs.signals import STOPPING
 def script(monkeypatch):
     """Runs `main` as a script with arguments; returns its exit code, 0 when it just returns."""
     handlers = {number: signal.getsignal(number) for number in STOPPING}
-    environment = dict(os.environ)
 
     def run_script(main, *arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", ["script.py", *arguments])
@@ -43,8 +36,6 @@ def script(monkeypatch):
     yield run_script
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 ENDINGS = {
@@ -90,10 +81,8 @@ if CODE:
 
 @pytest.mark.parametrize("code", [0, 6])
 def test_threads_that_an_environment_leaves_keep_no_process(code):
-    code_of = launched(
-        THREAD + AT_THE_END.replace("CODE", str(code)), "process.GRACE_SECONDS = 0.5"
-    )
-    with start(code_of) as process:
+    work = THREAD + AT_THE_END.replace("CODE", str(code))
+    with start(launched(work, "process.GRACE_SECONDS = 0.5")) as process:
         out, error = process.communicate(timeout=60)
     assert (process.returncode, out) == (code, "done\n")
     assert error.splitlines()[-1] == "ended without waiting for the threads left by a world"
@@ -154,17 +143,13 @@ POLLING = launched("""
 """)
 
 
+BY_DEFAULT = "signal.signal(signal.{}, signal.SIG_DFL)"
 SIGNALS = ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGQUIT")
 ENDINGS = {
     "a signal": ("", ["SIGINT"], 130),
     "under nohup": ("signal.signal(1, signal.SIG_IGN)", ["SIGHUP", "SIGINT"], 130),
     **{  # twice, and also in a background
-        name: (
-            f"signal.signal(signal.{name}, signal.SIG_DFL)",
-            [name] * 2,
-            128 + getattr(signal, name),
-        )
-        for name in SIGNALS
+        name: (BY_DEFAULT.format(name), [name] * 2, 128 + getattr(signal, name)) for name in SIGNALS
     },
 }
 
@@ -230,14 +215,11 @@ signal.signal = listen_and_be_asked
 """
 
 
-@pytest.mark.parametrize(
-    ("work", "before"),
-    [
-        ('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', ""),  # minutes outside Python
-        ("time.sleep(1000)", ""),  # it hears the signal, and nothing looks for it before they meet
-        ("time.sleep(1000)", ASKED_AT_ONCE),  # as it begins to listen
-    ],
-)
+@pytest.mark.parametrize(("work", "before"), [
+    ('hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)', ""),  # minutes outside Python
+    ("time.sleep(1000)", ""),  # it hears the signal, and nothing looks for it before they meet
+    ("time.sleep(1000)", ASKED_AT_ONCE),  # as it begins to listen
+])  # fmt: skip
 def test_one_of_several_processes_ends_whatever_it_waits_for(monkeypatch, work, before):
     monkeypatch.setenv("WORLD_SIZE", "2")
     stuck = f'print("ready", flush=True)\n{work}'

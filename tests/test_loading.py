@@ -29,9 +29,8 @@ def actor(small, tmp_path):
 
 
 def refused(actor, message) -> str:
-    config = actor if isinstance(actor, ActorConfig) else ActorConfig(model=str(actor))
     with pytest.raises(DataError, match=message) as error:
-        load_actor(config)
+        load_actor(ActorConfig(model=str(actor)))
     return str(error.value)
 
 
@@ -63,18 +62,15 @@ def command(message):
     return parse(PrepareWeightsConfig, with_files("prepare_weights", shlex.split(line)))
 
 
-@pytest.mark.parametrize(
-    ("model", "made"),
-    [
-        ("weights/tiny-actor", "weights/tiny-actor"),
-        ("weights/maze/tiny-actor", "weights/maze/tiny-actor"),
-        ("weights/smollm2", "weights/smollm2"),
-        ("weights/nobody/no-model", "nobody/no-model"),
-        ("nobody/no-model", "nobody/no-model"),
-        ("no such thing", None),
-        ("/no/such/tiny-folder", None),
-    ],
-)
+@pytest.mark.parametrize(("model", "made"), [
+    ("weights/tiny-actor", "weights/tiny-actor"),
+    ("weights/maze/tiny-actor", "weights/maze/tiny-actor"),
+    ("weights/smollm2", "weights/smollm2"),
+    ("weights/nobody/no-model", "nobody/no-model"),
+    ("nobody/no-model", "nobody/no-model"),
+    ("no such thing", None),
+    ("/no/such/tiny-folder", None),
+])  # fmt: skip
 def test_missing_weights_name_the_command_that_makes_just_them(model, made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where no weights were prepared
     message = refused(model, f"{model}: no such folder")

@@ -47,10 +47,6 @@ def test_token_logprobs_equal_log_softmax():
     torch.testing.assert_close(by_hand, torch.tensor([[math.log(0.75)]]))
 
 
-def tensor(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
-
-
 def advantages(r, d, values):
     return losses.generalized_advantages(r, d, values[:-1], values[1:], 0.7)
 
@@ -70,4 +66,4 @@ def test_shapes_that_would_broadcast_and_a_senseless_lambda_are_refused():
     with pytest.raises(ValueError, match="discount_t"):
         advantages(torch.ones(3, 1), torch.ones(3), torch.ones(4, 1))
     with pytest.raises(ValueError, match="lambda_"):
-        losses.generalized_advantages(*[tensor(1)] * 4, 1.5)
+        losses.generalized_advantages(*[torch.ones(1)] * 4, 1.5)

@@ -5,13 +5,7 @@ import pytest
 
 from lactchain import ConfigError, EnvironmentConfig, OptimalChains, language_env, make_language_env
 from lactchain.environments.exact import optimal_values, shortest_paths
-from lactchain_extras.maze import (
-    ACTION_NAMES,
-    PARTIAL_TEMPLATE,
-    TERSE_TEMPLATE,
-    Maze,
-    MazeTables,
-)
+from lactchain_extras.maze import ACTION_NAMES, PARTIAL_TEMPLATE, TERSE_TEMPLATE, Maze, MazeTables
 
 # Transcribed by hand from LMRL-Gym's list of optimal directions.
 DIRECTIONS = {
@@ -49,18 +43,14 @@ def test_a_transcript_of_the_fully_observed_maze():
 
 def test_a_transcript_of_the_partially_observed_maze():
     env = spoken(template=PARTIAL_TEMPLATE, history=40)
-    assert env.reset(options=at(1, 1))[0] == (
-        "There are walls to your left, above you, below you.\n"
-    )
-    assert env.step("move right\n")[0] == (
-        "There are walls to your left, above you, below you.\n"
-        "move right\n"
-        "There are walls above you, below you.\n"
-    )
+    first = "There are walls to your left, above you, below you.\n"
+    then = "There are walls above you, below you.\n"
+    assert env.reset(options=at(1, 1))[0] == first
+    assert env.step("move right\n")[0] == f"{first}move right\n{then}"
     for _ in range(30):
         text = env.step("move up\n")[0]
     assert text.count("\n") == 40 and text.startswith("move up\n")
-    assert env.step("up!")[0] == "There are walls above you, below you.\n"  # wiped
+    assert env.step("up!")[0] == then  # wiped
     assert env.step("move up\n")[0].count("\n") == 3
 
 
@@ -135,26 +125,23 @@ def test_start_and_goal_can_be_chosen():
     assert no_way.reset()[0].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"layout": "labyrinth"}, r"layout: expected one of \['double_t', 'u'\]"),
-        ({"layout": []}, "layout: expected rows"),
-        ({"layout": {"a": 1}}, "layout: expected rows"),
-        ({"layout": ["00", "0"]}, "layout: row 1: expected 2 characters 0 or 1"),
-        ({"layout": ["00", "0x"]}, "layout: row 1: .* got '0x'"),
-        ({"layout": ["00", 10]}, "layout: row 1"),
-        ({"layout": ["00", "00"]}, "goal: expected row, column"),
-        ({"goal": 5}, "goal: expected row, column of a free cell, got 5"),
-        ({"goal": [[8], 6]}, "goal: expected row, column of a free cell"),
-        ({"goal": (0, 0)}, "goal: expected row, column of a free cell"),
-        ({"max_moves": 0}, "max_moves: expected a whole number of at least 1, got 0"),
-        ({"max_moves": "x"}, "max_moves: expected a whole number"),
-        ({"start": (0, 0)}, "start: expected row, column of a free cell"),
-        ({"start": (8, 6)}, "start: expected a free cell other than the goal"),
-        ({"layout": ["00100"], "goal": (0, 0)}, r"reachable .* from {'row': 0, 'column': 3}"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "message"), [
+    ({"layout": "labyrinth"}, r"layout: expected one of \['double_t', 'u'\]"),
+    ({"layout": []}, "layout: expected rows"),
+    ({"layout": {"a": 1}}, "layout: expected rows"),
+    ({"layout": ["00", "0"]}, "layout: row 1: expected 2 characters 0 or 1"),
+    ({"layout": ["00", "0x"]}, "layout: row 1: .* got '0x'"),
+    ({"layout": ["00", 10]}, "layout: row 1"),
+    ({"layout": ["00", "00"]}, "goal: expected row, column"),
+    ({"goal": 5}, "goal: expected row, column of a free cell, got 5"),
+    ({"goal": [[8], 6]}, "goal: expected row, column of a free cell"),
+    ({"goal": (0, 0)}, "goal: expected row, column of a free cell"),
+    ({"max_moves": 0}, "max_moves: expected a whole number of at least 1, got 0"),
+    ({"max_moves": "x"}, "max_moves: expected a whole number"),
+    ({"start": (0, 0)}, "start: expected row, column of a free cell"),
+    ({"start": (8, 6)}, "start: expected a free cell other than the goal"),
+    ({"layout": ["00100"], "goal": (0, 0)}, r"reachable .* from {'row': 0, 'column': 3}"),
+])  # fmt: skip
 def test_impossible_mazes_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         Maze(**kwargs)

@@ -13,11 +13,8 @@ from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 from minigrid.core.world_object import Ball, Door, Key, Wall
 from minigrid.minigrid_env import MiniGridEnv
 
+from lactchain import ConfigError, Episode, Rollouts, language_env, make_language_env
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
-from lactchain.data.episodes import Episode
-from lactchain.data.rollouts import Rollouts
-from lactchain.environments.language import language_env, make_language_env
-from lactchain.errors import ConfigError
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain_extras.balrog_levels import MixedLocal
 
@@ -58,32 +55,18 @@ def test_a_scene_drawn_by_hand_in_all_words():
         level.grid.set(x, y, thing)
     level.carrying = Key("yellow")
     seen = env.view.describe(env.env, env.env.unwrapped._observation(), {})
-    assert seen["seen"] == (
-        "a locked blue door 1 ahead and 2 right, a grey key 2 ahead and 1 left, a red ball 3 ahead"
-    )
-    assert seen["seen_around"] == (
-        "a locked blue door 2 east and 1 north, a grey key 1 west and 2 north, a red ball 3 north"
-    )
-    assert seen["seen_at"] == (
-        "a locked blue door at (5, 4), a grey key at (2, 3), a red ball at (3, 2)"
-    )
-    assert seen["near"] == (
-        "; locked blue door 1 ahead 2 right, grey key 2 ahead 1 left, red ball 3 ahead"
-    )
+    places = "a locked blue door {}, a grey key {}, a red ball {}".format
+    assert seen["seen"] == places("1 ahead and 2 right", "2 ahead and 1 left", "3 ahead")
+    assert seen["seen_around"] == places("2 east and 1 north", "1 west and 2 north", "3 north")
+    assert seen["seen_at"] == places("at (5, 4)", "at (2, 3)", "at (3, 2)")
+    door_and_key = "locked blue door 1 ahead 2 right, grey key 2 ahead 1 left"
+    assert seen["near"] == f"; {door_and_key}, red ball 3 ahead"
     assert (seen["ahead"], seen["left"], seen["right"]) == (2, 1, 3)
     assert (seen["x"], seen["y"], seen["facing"]) == (3, 5, "north")
     assert seen["carrying"] == "a yellow key"
     for level.mission, near, ahead in (
-        (
-            "go to the red ball",
-            "red ball 3 ahead; locked blue door 1 ahead 2 right, grey key 2 ahead 1 left",
-            4,
-        ),
-        (
-            "open a door, then pick up the grey key",
-            "locked blue door 1 ahead 2 right, grey key 2 ahead 1 left; red ball 3 ahead",
-            2,
-        ),
+        ("go to the red ball", f"red ball 3 ahead; {door_and_key}", 4),
+        ("open a door, then pick up the grey key", f"{door_and_key}; red ball 3 ahead", 2),
     ):
         seen = env.view.describe(env.env, env.env.unwrapped._observation(), {})
         assert (seen["near"], seen["ahead"]) == (near, ahead)
@@ -96,11 +79,10 @@ def test_words_name_what_minigrids_own_image_shows(level_id):
         for _, text in played_at_random(env, seed):
             level = env.env.unwrapped.level
             image = MiniGridEnv.gen_obs(level)["image"]
+            cells = zip(product(range(7), repeat=2), image.reshape(-1, 3).tolist(), strict=True)
             shown = [
                 f"{IDX_TO_COLOR[color]} {IDX_TO_OBJECT[kind]}"
-                for (column, row), (kind, color, _) in zip(
-                    product(range(7), repeat=2), image.reshape(-1, 3).tolist(), strict=True
-                )
+                for (column, row), (kind, color, _) in cells
                 if IDX_TO_OBJECT[kind] in ("ball", "box", "key", "goal", "lava", "door")
                 and (column, row) != (3, 6)
             ]
@@ -204,12 +186,11 @@ def test_scenes_show_where_everything_is():
     assert env.view.picture.look({"task": 3, "played": [99]}) is None
 
 
-@pytest.mark.parametrize(
-    ("level_id", "message"),
-    [("minigrid:BabyAI-Nothing-v0", "BabyAI-Nothing"),
-     ("minigrid:BabyAI-MixedTrainLocal-v0/dance", "expected BabyAI-MixedTrainLocal-v0/"),
-     ("minigrid:BabyAI-MixedTrainLocal-v0/goto+open", "some but open joined by")],
-)  # fmt: skip
+@pytest.mark.parametrize(("level_id", "message"), [
+    ("minigrid:BabyAI-Nothing-v0", "BabyAI-Nothing"),
+    ("minigrid:BabyAI-MixedTrainLocal-v0/dance", "expected BabyAI-MixedTrainLocal-v0/"),
+    ("minigrid:BabyAI-MixedTrainLocal-v0/goto+open", "some but open joined by"),
+])  # fmt: skip
 def test_an_unknown_level_is_refused(level_id, message):
     with pytest.raises(ConfigError, match=message):
         language_env(level_id)

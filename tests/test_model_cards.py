@@ -75,10 +75,8 @@ def figures_on(folder: Path) -> dict:
 
 
 def test_a_pipelines_actor_has_its_figures_exactly_or_with_intervals(runs):
-    summary, figures = (
-        read_json(runs / "pipeline/summary.json"),
-        figures_on(runs / "pipeline/actor"),
-    )
+    summary = read_json(runs / "pipeline/summary.json")
+    figures = figures_on(runs / "pipeline/actor")
     for name in ("success_rate_after", "success_within_2_chains"):
         assert figures[name].metric_value == summary[name]
         assert figures[name].metric_args == {"of": "all 48 start states, exactly"}
@@ -123,9 +121,8 @@ def test_an_export_keeps_the_figures_and_the_training_of_its_actor(runs):
     assert texts[0] == texts[1]
     assert "| share of update kept | 1" in card_of(runs / "export/model").text
     assert "a LoRA adapter of rank 2" in card_of(runs / "simpo/actor").text
-    assert load_policy(runs / "export/model").template.encode("1 0") == load_policy(
-        runs / "simpo/actor"
-    ).template.encode("1 0")
+    policies = map(load_policy, (runs / "export/model", runs / "simpo/actor"))
+    assert len({tuple(policy.template.encode("1 0")) for policy in policies}) == 1
 
 
 def test_the_licence_is_that_of_the_models_own_card_and_is_handed_on(tmp_path, monkeypatch):

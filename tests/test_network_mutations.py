@@ -99,9 +99,8 @@ def test_a_network_without_hidden_layers_has_no_architecture_to_change():
 
 
 def test_noise_is_relative_to_the_weights_and_spares_the_optimiser(member):
-    mutant = mutate_parameters(
-        Child(SMALL, member, {}), MutationConfig(noise=0.1), np.random.default_rng(0)
-    )
+    child, noisy = Child(SMALL, member, {}), MutationConfig(noise=0.1)
+    mutant = mutate_parameters(child, noisy, np.random.default_rng(0))
     old, new = weights_of(member), weights_of(mutant.state)
     assert 0.05 < np.std(new - old) / np.std(old) < 0.2
     for key, moments in member["parts"]["optimizer"].items():

@@ -9,14 +9,8 @@ import pytest
 from openenv_servers import FaultyGame
 from safetensors.torch import load_file, save_file
 
+from lactchain import ActorConfig, CollectConfig, CriticConfig, PlayerConfig, TrainingConfig
 from lactchain.baselines.settings import LoopConfig
-from lactchain.config.settings import (
-    ActorConfig,
-    CollectConfig,
-    CriticConfig,
-    PlayerConfig,
-    TrainingConfig,
-)
 from lactchain.errors import ConfigError, DataError, EnvironmentFault
 from lactchain.models.critic import EmbeddingCritic, resolve_pooling
 from lactchain.models.loading import load_actor
@@ -51,11 +45,7 @@ OTHER_VALUES = {
 
 @pytest.mark.parametrize("name", OTHER_VALUES)
 def test_what_a_critic_says_of_its_values_is_of_its_type(critic, tmp_path, name):
-    folder = tmp_path / "critic"
-    folder.mkdir()
-    for file in critic.iterdir():
-        if file.is_file() and file.name != "critic_config.json":
-            (folder / file.name).symlink_to(file)
+    folder = shutil.copytree(critic, tmp_path / "critic")
     stored = json.loads((critic / "critic_config.json").read_text())
     for value in OTHER_VALUES[name]:
         (folder / "critic_config.json").write_text(json.dumps(stored | {name: value}))
@@ -69,27 +59,25 @@ def test_a_critic_is_not_exported_as_an_actor(critic, tmp_path):
         export_actor(PlayerConfig(str(critic)), tmp_path, "float32")
 
 
-def encoder(folder, parts, **pooling):
-    """A folder of sentence-transformers that lists such parts; how it pools stands in `pool`."""
+def pooled(folder, parts, **pooling):
+    """How an encoder that lists such parts pools, as in sentence-transformers; flags in `pool`."""
     (folder / "pool").mkdir(parents=True)
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": p} for kind, p in parts]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "pool/config.json").write_text(json.dumps(pooling))
-    return CriticConfig(str(folder))
+    return resolve_pooling(CriticConfig(str(folder)))
 
 
 def test_an_encoder_pools_as_the_parts_that_its_folder_lists(tmp_path, caplog):
     listed = [("Transformer", ""), ("Pooling", "pool")]
-    assert resolve_pooling(encoder(tmp_path / "a", listed, pooling_mode_mean_tokens=True)) == "mean"
-    assert (
-        resolve_pooling(encoder(tmp_path / "b", listed[:1], pooling_mode_cls_token=True)) == "last"
-    )
+    assert pooled(tmp_path / "a", listed, pooling_mode_mean_tokens=True) == "mean"
+    assert pooled(tmp_path / "b", listed[:1], pooling_mode_cls_token=True) == "last"
     for number, flag in enumerate(("true", 1)):
         with pytest.raises(ConfigError, match="got cls_token in .*pool/config.json"):
-            resolve_pooling(encoder(tmp_path / f"c{number}", listed, pooling_mode_cls_token=flag))
+            pooled(tmp_path / f"c{number}", listed, pooling_mode_cls_token=flag)
     caplog.set_level(logging.WARNING)
     dense = [*listed, ("Dense", "2_Dense")]
-    assert resolve_pooling(encoder(tmp_path / "d", dense, pooling_mode_mean_tokens=True)) == "mean"
+    assert pooled(tmp_path / "d", dense, pooling_mode_mean_tokens=True) == "mean"
     assert "Dense is left out" in caplog.text
     (tmp_path / "d/pool/config.json").unlink()
     with pytest.raises(DataError, match="pool/config.json: no such file"):
@@ -149,21 +137,18 @@ def test_an_error_of_a_server_is_one_line(world, monkeypatch):
     assert "C: a a a" in line and len(line) < 600 and "\n" not in line
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        {"ignore_data_skip": True},
-        {"push_to_hub": True},
-        {"hub_token": "secret"},
-        {"fsdp": "full_shard"},
-        {"optim": "galore_adamw"},
-        *({"max_grad_norm": norm} for norm in ("x", -1)),
-        *({"weight_decay": decay} for decay in ("0.1", None)),
-        {"adam_beta1": 2.0},
-        {"lr_scheduler_type": "cosine_with_min_lr"},
-        {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"zzz": 1}},
-    ],
-)
+@pytest.mark.parametrize("extra", [
+    {"ignore_data_skip": True},
+    {"push_to_hub": True},
+    {"hub_token": "secret"},
+    {"fsdp": "full_shard"},
+    {"optim": "galore_adamw"},
+    *({"max_grad_norm": norm} for norm in ("x", -1)),
+    *({"weight_decay": decay} for decay in ("0.1", None)),
+    {"adam_beta1": 2.0},
+    {"lr_scheduler_type": "cosine_with_min_lr"},
+    {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"zzz": 1}},
+])  # fmt: skip
 def test_what_a_training_would_refuse_or_send_is_refused_before_it(tmp_path, extra):
     with pytest.raises(ConfigError, match=r"training\.extra") as error:
         training_arguments(TrainingConfig(extra=extra), tmp_path, 0)

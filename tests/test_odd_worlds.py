@@ -6,15 +6,15 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from key_corridor import LEFT, OUT, RIGHT, STATES, TAKE, KeyCorridor, model
 
-from lactchain import EnvironmentConfig, LanguageEnv, TextView
+from lactchain import EnvironmentConfig, LanguageEnv, TextView, make_language_env
 from lactchain.baselines import evaluation
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.data.episodes import all_episodes, sampled_episodes
 from lactchain.environments import faults
-from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, EnvironmentFault
 
 
@@ -32,10 +32,6 @@ class Corridor(KeyCorridor):
         return super().step(action)
 
 
-def states(env):
-    return list(STATES)
-
-
 def corridor(**changes):
     return LanguageEnv(Corridor(), replace(KeyCorridor().text_view(), **changes))
 
@@ -48,17 +44,14 @@ NO_STATES = "lists at least one state, a dict, and each once; got"
 
 
 @pytest.mark.parametrize("name", ["states", "starts"])
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (failing, r"raised KeyError: 'no\\ncell', at"),
-        (lambda env: [], NO_STATES),
-        (lambda env: None, NO_STATES),
-        (lambda env: iter(states(env)), NO_STATES),
-        (lambda env: [*states(env), STATES[0]], NO_STATES),
-        (lambda env: [0, 1], NO_STATES),
-    ],
-)
+@pytest.mark.parametrize(("call", "told"), [
+    (failing, r"raised KeyError: 'no\\ncell', at"),
+    (lambda env: [], NO_STATES),
+    (lambda env: None, NO_STATES),
+    (lambda env: iter(STATES), NO_STATES),
+    (lambda env: [*STATES, STATES[0]], NO_STATES),
+    (lambda env: [0, 1], NO_STATES),
+])  # fmt: skip
 def test_states_that_are_listed_are_some_states(name, call, told):
     env = corridor(**{name: call})
     for begin in (lambda: all_episodes(env, 0), lambda: sampled_episodes(env, 2, 0)):
@@ -66,26 +59,23 @@ def test_states_that_are_listed_are_some_states(name, call, told):
             begin()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("get_state", 1, "get_state gives a dict, the parts of a state; got 1"),
-        *(("get_state", state, "get_state gives a dict") for state in ("1", [1])),
-        *(
-            ("get_state", STATES[0] | {"x": x}, "what JSON can hold")
-            for x in (float("nan"), 10**5000, max)
-        ),
-        ("describe", None, "describe gives a dict, the fields of its template; got None"),
-        ("describe", ["cell"], "describe gives a dict"),
-        *(
-            ("position", position, "position is a list of numbers")
-            for position in (None, "ab", [max], [0, float("nan")])
-        ),
-        ("ending", 5, "ending is a text, or None; got 5"),
-        ("success", "no", "success is true or false; got no"),
-        ("get_state", {"cell": {1: 2}}, "names in a state are texts"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "told"), [
+    ("get_state", 1, "get_state gives a dict, the parts of a state; got 1"),
+    *(("get_state", state, "get_state gives a dict") for state in ("1", [1])),
+    *(
+        ("get_state", STATES[0] | {"x": x}, "what JSON can hold")
+        for x in (float("nan"), 10**5000, max)
+    ),
+    ("describe", None, "describe gives a dict, the fields of its template; got None"),
+    ("describe", ["cell"], "describe gives a dict"),
+    *(
+        ("position", position, "position is a list of numbers")
+        for position in (None, "ab", [max], [0, float("nan")])
+    ),
+    ("ending", 5, "ending is a text, or None; got 5"),
+    ("success", "no", "success is true or false; got no"),
+    ("get_state", {"cell": {1: 2}}, "names in a state are texts"),
+])  # fmt: skip
 def test_what_a_view_tells_is_of_its_type(name, value, told):
     env = corridor(**{name: lambda *_: value})
     with pytest.raises(EnvironmentFault, match=told):
@@ -93,19 +83,16 @@ def test_what_a_view_tells_is_of_its_type(name, value, told):
         env.step('["right"]')
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("action_names", "lr", "action_names: expected a list of texts, got 'lr'"),
-        ("action_names", (1, 2), r"action_names\[0\]: expected a text, got 1"),
-        ("action_names", ("left", "ri\ud800ght"), "action_names: expected words .* halves of"),
-        ("action_names", ("left", "r" * 1001), "action_names: expected words of at most 1000"),
-        ("bump_feedback", None, "bump_feedback: expected a text, got None"),
-        ("template", None, "template: expected a text"),
-        ("max_chains", "5", "max_chains: expected a whole number, got '5'"),
-        ("max_chains", float("inf"), "max_chains: expected a whole number"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "told"), [
+    ("action_names", "lr", "action_names: expected a list of texts, got 'lr'"),
+    ("action_names", (1, 2), r"action_names\[0\]: expected a text, got 1"),
+    ("action_names", ("left", "ri\ud800ght"), "action_names: expected words .* halves of"),
+    ("action_names", ("left", "r" * 1001), "action_names: expected words of at most 1000"),
+    ("bump_feedback", None, "bump_feedback: expected a text, got None"),
+    ("template", None, "template: expected a text"),
+    ("max_chains", "5", "max_chains: expected a whole number, got '5'"),
+    ("max_chains", float("inf"), "max_chains: expected a whole number"),
+])  # fmt: skip
 def test_what_stands_in_a_view_is_of_its_type(name, value, told):
     with pytest.raises(ConfigError, match=told):
         corridor(**{name: value})
@@ -121,38 +108,29 @@ def test_a_template_holds_names_of_fields_and_no_more(field):
     assert make_language_env(grid).reset(seed=0)[0]
 
 
-@pytest.mark.parametrize(
-    "outcomes",
-    [
-        failing,
-        lambda *_: None,
-        lambda *_: [(0.2, 0.0, STATES[1])],
-        lambda *_: [(-1.0, 0.0, STATES[1]), (2.0, 0.0, STATES[1])],
-        lambda *_: [(1.0, float("nan"), None)],
-        lambda *_: [(1.0, 0.0)],
-    ],
-)
+@pytest.mark.parametrize("outcomes", [
+    failing,
+    lambda *_: None,
+    lambda *_: [(0.2, 0.0, STATES[1])],
+    lambda *_: [(-1.0, 0.0, STATES[1]), (2.0, 0.0, STATES[1])],
+    lambda *_: [(1.0, float("nan"), None)],
+    lambda *_: [(1.0, 0.0)],
+])  # fmt: skip
 def test_outcomes_are_shares_of_one(outcomes):
     env = corridor(outcomes=outcomes)
     with pytest.raises(EnvironmentFault, match=r"raised KeyError|view's outcomes"):
         env.view.outcomes(env.env, 0)
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (failing, "raised KeyError"),
-        (lambda env: {"a": 1}, "expected a TabularModel, got"),
-        (lambda env: replace(model(), probability=np.full((9, 3, 1), 0.5)), "shares that sum to 1"),
-        (lambda env: replace(model(), reward=np.full((9, 3, 1), np.nan)), "reward: finite numbers"),
-        (lambda env: replace(model(), reward=np.zeros(9)), "arrays"),
-        (
-            lambda env: replace(model(), next_state=model().next_state + 1),
-            "numbers of the 9 states",
-        ),
-        (lambda env: replace(model(), states=model().states[::-1]), "in the same order"),
-    ],
-)
+@pytest.mark.parametrize(("given", "told"), [
+    (failing, "raised KeyError"),
+    (lambda env: {"a": 1}, "expected a TabularModel, got"),
+    (lambda env: replace(model(), probability=np.full((9, 3, 1), 0.5)), "shares that sum to 1"),
+    (lambda env: replace(model(), reward=np.full((9, 3, 1), np.nan)), "reward: finite numbers"),
+    (lambda env: replace(model(), reward=np.zeros(9)), "arrays"),
+    (lambda env: replace(model(), next_state=model().next_state + 1), "numbers of the 9 states"),
+    (lambda env: replace(model(), states=model().states[::-1]), "in the same order"),
+])  # fmt: skip
 def test_a_model_is_one_of_the_states_that_are_listed(given, told):
     env = corridor(model=given)
     with pytest.raises(EnvironmentFault, match=told):
@@ -179,9 +157,7 @@ def test_a_world_in_words_has_a_view_or_none_of_its_own(view, monkeypatch):
 
 
 def test_a_world_that_cannot_be_made_is_told_with_the_place(monkeypatch):
-    monkeypatch.setitem(
-        gym.registry, "odd/C-v0", gym.envs.registration.EnvSpec("odd/C-v0", Corridor)
-    )
+    monkeypatch.setitem(gym.registry, "odd/C-v0", EnvSpec("odd/C-v0", Corridor))
     for error in (KeyError("no map"), RuntimeError("no map"), OSError("a\nno map")):
         told = pytest.raises(ConfigError, match=r"does not take error: .*no map.*odd_worlds\.py:")
         for make in (
@@ -193,9 +169,7 @@ def test_a_world_that_cannot_be_made_is_told_with_the_place(monkeypatch):
 
 
 def test_an_evaluation_of_a_world_without_an_end_ends(monkeypatch):
-    monkeypatch.setitem(
-        gym.registry, "odd/C-v0", gym.envs.registration.EnvSpec("odd/C-v0", Corridor)
-    )
+    monkeypatch.setitem(gym.registry, "odd/C-v0", EnvSpec("odd/C-v0", Corridor))
     monkeypatch.setattr(evaluation, "MOST_STEPS", 50)
     # To the key, which is taken in the first cell, and then out.
     act = lambda seen: np.where(seen[..., 1], RIGHT, np.where(seen[..., 0], LEFT, TAKE))  # noqa: E731

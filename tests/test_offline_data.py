@@ -9,13 +9,10 @@ import pytest
 from script_setups import run_here
 from test_configs import load
 
+from lactchain import ConfigError, Rollouts, make_language_env, read_trajectories
 from lactchain.config.settings import CollectConfig, EnvironmentConfig, RunConfig
 from lactchain.data.episodes import Episode, Region, all_episodes
-from lactchain.data.rollouts import Rollouts
-from lactchain.data.sources import read_trajectories
-from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
-from lactchain.errors import ConfigError
 from lactchain_extras.stages.make_offline_data import (
     RecordingConfig,
     behavior_policy,
@@ -28,8 +25,8 @@ FEW = CollectConfig(num_episodes=300, num_envs=64, shard_size=150)
 GOAL, START = {"row": 8, "column": 6}, {"row": 1, "column": 1}
 
 
-def make(config, run_dir: Path, **changes):
-    config = replace(config, run=RunConfig(run_dir=str(run_dir)), **{"collect": FEW, **changes})
+def make(config, run_dir: Path):
+    config = replace(config, run=RunConfig(run_dir=str(run_dir)), collect=FEW)
     summary = run_here("make_offline_data", config)
     return read_trajectories(run_dir / "trajectories"), summary
 
@@ -127,16 +124,13 @@ def test_wordle_data_mix_words_that_fit_with_any(tmp_path):
 BLIND = replace(PARTIAL, behavior=replace(PARTIAL.behavior, policy_template=None))
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (RecordingConfig({"best": 1.0}), "behavior.policies: expected names of .* got 'best'"),
-        (RecordingConfig({"consistent": 1.0}), r"names of \['legal', .*got 'consistent'"),
-        (RecordingConfig(regions=[{"x": [0, 1]}]), r"number 0: expected fields of \['column', 'r"),
-        (RecordingConfig(regions=[{"row": [0, 0]}]), "number 0: no state lies in"),
-        (BLIND, "optimal: template: expected a text for each state"),  # from walls alone
-    ],
-)
+@pytest.mark.parametrize(("config", "message"), [
+    (RecordingConfig({"best": 1.0}), "behavior.policies: expected names of .* got 'best'"),
+    (RecordingConfig({"consistent": 1.0}), r"names of \['legal', .*got 'consistent'"),
+    (RecordingConfig(regions=[{"x": [0, 1]}]), r"number 0: expected fields of \['column', 'r"),
+    (RecordingConfig(regions=[{"row": [0, 0]}]), "number 0: no state lies in"),
+    (BLIND, "optimal: template: expected a text for each state"),  # from walls alone
+])  # fmt: skip
 def test_behaviour_that_does_not_fit_the_world_is_named(config, message, tmp_path):
     config = replace(MAZE, behavior=config) if config is not BLIND else config
     with pytest.raises(ConfigError, match=message):
@@ -146,17 +140,14 @@ def test_behaviour_that_does_not_fit_the_world_is_named(config, message, tmp_pat
         region_episodes(env, [{"guesses": [0, 1]}], 1, seed=0)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"policies": {}},
-        {"policies": {"random": 0.5}},
-        {"policies": {"random": 1.5, "optimal": -0.5}},
-        {"regions": [{}]},
-        {"regions": [{"row": [2, 1]}]},
-        {"regions": [{"row": [1]}]},
-    ],
-)
+@pytest.mark.parametrize("settings", [
+    {"policies": {}},
+    {"policies": {"random": 0.5}},
+    {"policies": {"random": 1.5, "optimal": -0.5}},
+    {"regions": [{}]},
+    {"regions": [{"row": [2, 1]}]},
+    {"regions": [{"row": [1]}]},
+])  # fmt: skip
 def test_shares_and_regions_are_checked(settings):
     with pytest.raises(ValueError, match="policies: expected shares|regions: expected fields"):
         RecordingConfig(**settings)

@@ -23,16 +23,12 @@ from conftest import ROOT
 from openenv_servers import ask, reset, running, running_world, said, session, step
 from websockets.exceptions import ConnectionClosed
 
+from lactchain import Episode, FunctionPolicy, GridWorld, Rollouts, evaluate, make_language_env
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
-from lactchain.data.episodes import Episode
-from lactchain.data.rollouts import Rollouts, evaluate
 from lactchain.environments.exact import all_chains, chain_values
-from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
-from lactchain.types import FunctionPolicy
-from lactchain.worlds.gridworld import GridWorld
 from lactchain_extras.ecosystems import openenv_client
 from lactchain_extras.ecosystems.openenv_server import SLOW_SECONDS, Served
 from lactchain_extras.ecosystems.sessions import Session
@@ -44,6 +40,8 @@ GRID = EnvironmentConfig(
 )  # fmt: skip
 SLIPPERY = EnvironmentConfig("FrozenLake-v1", max_chain_length=3)
 WORDLE = EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance")
+SERVE = [sys.executable, "-m", "lactchain", "serve", "--config", "gridworld_tiny"]
+SERVE += ["--num_processes", "2", "--port"]
 SOMETIMES_SILENT = FunctionPolicy(
     lambda text, seed: "no chain" if seed % 5 == 0 else '["turn left", "move forward"]', draws=True
 )
@@ -295,9 +293,8 @@ def play_on(player, begun):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
     """Two processes share the sessions; with the one that accepts them both end."""
-    words = ("serve", "--config", "gridworld_tiny", "--num_processes", "2", "--max_sessions", "9")
-    command, pipes = [sys.executable, "-m", "lactchain", *words], {"stdout": -1, "stderr": -1}
-    with subprocess.Popen([*command, "--port", "0"], **pipes, text=True) as process:
+    nine = ("--max_sessions", "9")
+    with subprocess.Popen([*SERVE, "0", *nine], stdout=-1, stderr=-1, text=True) as process:
         line = process.stdout.readline()
         told = r"lactchain/GridWorld-v0 at (\S+) : 960 tasks, 9 sessions at most"
         (url,) = re.findall(told, line)
@@ -307,8 +304,7 @@ def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
             with session(url) as player:
                 full = json.loads(player.recv())
         port = url.rpartition(":")[2]
-        again = [*command, "--port", port]
-        taken = subprocess.run(again, capture_output=True, text=True)
+        taken = subprocess.run([*SERVE, port, *nine], capture_output=True, text=True)
         others = psutil.Process(process.pid).children()
         with ExitStack() as sessions:
             all_begun = [threading.Event() for _ in range(9)]
@@ -406,9 +402,8 @@ ADDRESSES += ["127.0.0.1:8000"]
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_only_addresses_of_servers_are_asked(address, monkeypatch):
     monkeypatch.setattr("httpx2.Client", None)
-    with pytest.raises(
-        ConfigError, match=r"environment.id: openenv:.*expected http\(s\)://host:port"
-    ):
+    told = r"environment.id: openenv:.*expected http\(s\)://host:port"
+    with pytest.raises(ConfigError, match=told):
         make_language_env(EnvironmentConfig(f"openenv:{address}"))
 
 

@@ -120,8 +120,6 @@ def test_actions_of_two_required_fields_and_urls_of_something_else_are_refused(f
         assert make_language_env(EnvironmentConfig(f"openenv:{url}", {"field": "guess"}))
     with pytest.raises(ConfigError, match="environment.id: openenv:.*expected an OpenEnv server"):
         make_language_env(EnvironmentConfig(f"openenv:{url}/"))
-    with (
-        serving(Script([answer(200, "<p>Welcome</p>")])) as server,
-        pytest.raises(ConfigError, match="got JSONDecodeError"),
-    ):
+    page = answer(200, "<p>Welcome</p>")
+    with serving(Script([page])) as server, pytest.raises(ConfigError, match="got JSONDecodeError"):
         make_language_env(EnvironmentConfig(f"openenv:{server.url}"))

@@ -35,9 +35,8 @@ def contents(tmp_path_factory):
     (folder / "m" / "1_Pooling").mkdir()
     (folder / "m" / "1_Pooling" / "config.json").write_text("{}")
     (folder / "m" / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
-    files = {f"carrier/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*.*")
-             if f.is_file() and f.name != "manifest.json"}  # fmt: skip
-    return files
+    return {f"carrier/{f.relative_to(folder)}": f.read_bytes() for f in folder.rglob("*.*")
+            if f.is_file() and f.name != "manifest.json"}  # fmt: skip
 
 
 @pytest.fixture
@@ -92,11 +91,8 @@ def test_a_gguf_in_a_package_becomes_a_folder_that_says_where_it_came_from(offer
     assert told["made_from"]["package"] == "carrier==1.0"
     assert told["sha256"] == {"model.safetensors": sha256(folder / "model.safetensors")}
     base = Base.of(folder)
-    assert (base.hub_id, base.licence, base.is_tiny) == (
-        "some/model",
-        {"license": "apache-2.0"},
-        False,
-    )
+    assert (base.hub_id, base.licence) == ("some/model", {"license": "apache-2.0"})
+    assert base.is_tiny is False
 
 
 def test_a_folder_in_a_package_is_copied_with_its_licence(offer, prepare, contents):
@@ -180,13 +176,10 @@ def test_the_shipped_packages_become_an_actor_and_a_critic_that_go_through_the_p
     assert (tmp_path / "run/report.html").is_file()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"sha256": "0" * 64}, f"expected a wheel of SHA-256 {'0' * 64}, got [0-9a-f]+;"),
-        ({"weights_sha256": "1" * 64}, f"model.safetensors: expected SHA-256 {'1' * 64}, got"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"sha256": "0" * 64}, f"expected a wheel of SHA-256 {'0' * 64}, got [0-9a-f]+;"),
+    ({"weights_sha256": "1" * 64}, f"model.safetensors: expected SHA-256 {'1' * 64}, got"),
+])  # fmt: skip
 def test_what_is_not_as_it_was_pinned_is_refused(offer, prepare, tmp_path, changes, words):
     with pytest.raises(DataError, match=words):
         prepare(replace(offer("carrier/tiny.gguf"), **changes))

@@ -5,7 +5,7 @@ import math
 import re
 
 import numpy as np
-from browser import Visit, choose, label, number_of
+from browser import choose, label, number_of
 from explorer_runs import CONFIG
 
 from lactchain.data.intervals import paired_interval
@@ -73,21 +73,13 @@ def states(visit, run, _):
             yield numbers(told["actions / shortest"]), ways, 6
             took = next(r.num_chains for r in results(run, number) if r.state == state)
             yield numbers(told["solved" if answer["success"] else "not solved"]), [took], 6
-    said = {row["completion"]: row for row in run.candidates(2) if row["state_id"] == row_id(run)}
+    asked = [*run.answers(2).values()][17]["state_id"]  # the start state that was chosen last
+    rows = [row for row in run.candidates(2) if row["state_id"] == asked and row["count"]]
     for told in visit.page.locator(".tree tbody tr:not(.branch):not(.apart)").all_inner_texts():
         _, probability, times, reward, score, _ = told.split("\t")
-        row = next(r for r in said.values() if shown_alike(r, probability))
+        row = next(row for row in rows if f"{row['probability']:.3g}" == probability)
         expected = [row["probability"], row["count"], row["reward"], row["score"]]
         yield [*map(number_of, (probability, times, reward, score))], expected, 3
-
-
-def row_id(run):
-    """The start state that was chosen last."""
-    return [*run.answers(2).values()][17]["state_id"]
-
-
-def shown_alike(row, probability):
-    return row["count"] and f"{row['probability']:.3g}" == probability
 
 
 def episodes(visit, run, _):
@@ -120,10 +112,6 @@ def pairs(visit, run, _):
         yield [n for text in told for n in numbers(text)], expected, 4
 
 
-def read_summary(run, name=""):
-    return json.loads((run.directory / name / "summary.json").read_text())
-
-
 def critic(visit, run, _):
     visit.open("critic")
     for number, name in ((1, "policy_value"), (2, "optimal")):
@@ -154,10 +142,9 @@ def compare(visit, run, other):
     for name, (before, after) in (("success", solved), ("chains", chains)):
         expected = [np.mean(after - before), 95, *paired_interval(before, after)]
         yield numbers(visit.text(f"#verdict-{name}")), expected, 4
-    for folder, told in zip(
-        (run, other), cells(visit, "#runs tbody tr", slice(1, None)), strict=True
-    ):
-        known, shares = read_summary(folder), []
+    rows = cells(visit, "#runs tbody tr", slice(1, None))
+    for folder, told in zip((run, other), rows, strict=True):
+        known, shares = json.loads((folder.directory / "summary.json").read_text()), []
         for number in range(3):
             won = [r.success for r in results(folder, number)]
             shares += [round(100 * np.mean(won), 1), len(won)]
@@ -175,16 +162,14 @@ def stages(visit, run, _):
             yield numbers(minutes), [(times[-1] - times[0]) / 60], 3
 
 
-def test_a_hundred_numbers_on_all_screens_are_those_of_the_files(browser, seeds, tmp_path):
+def test_a_hundred_numbers_on_all_screens_are_those_of_the_files(opened, seeds, tmp_path):
     page = write_report(seeds[0].directory, tmp_path / "page.html", [seeds[1].directory])
-    visit, differing, count = Visit(browser, page), [], 0
+    visit, differing, count = opened(page), [], 0
     for screen in (summary, states, episodes, pairs, critic, curves, compare, stages):
         for told, values, digits in screen(visit, *seeds):
             expected = [float(f"{value:.{digits}g}") for value in values]
             assert len(told) == len(expected), (screen.__name__, told, expected)
             count += len(told)
-            differing += [
-                (screen.__name__, *p) for p in zip(told, expected, strict=True) if p[0] != p[1]
-            ]
-    visit.close()
+            if told != expected:
+                differing.append((screen.__name__, told, expected))
     assert differing == [] and count > 150

@@ -131,9 +131,8 @@ def which_pair_had_the_largest_margin_in_the_first_round(visitor, run, _):
     visitor.choose("#pair-round", "1")
     widest = max(run.pairs(1), key=lambda pair: pair.margin)
     _, number, state, *sides = visitor.texts(".longtable tbody tr >> nth=0")[0].split("\t")
-    assert number == "round 1" and state.startswith(
-        f"({widest.state['x']}, {widest.state['y']}) facing "
-    )
+    cell = f"({widest.state['x']}, {widest.state['y']}) facing "
+    assert number == "round 1" and state.startswith(cell)
     for told, whole in zip(sides, (widest.chosen, widest.rejected), strict=True):
         assert whole.endswith(told.lstrip("…"))  # what both begin with is left out
 
@@ -241,9 +240,7 @@ def whether_it_is_luck(visitor, *_):
 @asks(TWELVE, "Which setting differs?")
 def which_setting_differs(visitor, *_):
     visitor.click("#settings summary")
-    assert [row.split("\t") for row in visitor.texts("#settings tbody tr")] == [
-        ["run.seed", "0", "1"]
-    ]
+    assert visitor.texts("#settings tbody tr") == ["run.seed\t0\t1"]
 
 
 def listed(visitor, place=0):
@@ -260,12 +257,8 @@ def what_both_answered(visitor, run, other):
     heads, columns, *said = (row.split("\t") for row in visitor.texts("#said tr"))
     assert heads == ["completion", *(f"{r.directory.name}, round 2" for r in (run, other))]
     assert columns == ["", *("probability", "Q") * 2]
-    assert {row[0]: row[1:] for row in said} == {
-        text: [*one, *two]
-        for (text, one), two in zip(
-            could_say(run, state).items(), could_say(other, state).values(), strict=True
-        )
-    }
+    one, two = could_say(run, state), could_say(other, state)
+    assert {row[0]: row[1:] for row in said} == {text: one[text] + two[text] for text in one | two}
 
 
 def could_say(run, state):

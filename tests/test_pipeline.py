@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_setups import (
-    BEHAVIOR,
-    COLLECT,
-    PREFERENCES,
-    TRAINING,
-    config_of,
-    read_summary,
-    run_here,
-    start_two,
-)
+from script_setups import BEHAVIOR, COLLECT, TRAINING, config_of, read_summary, run_here, start_two
 from training_setups import exit_codes, logs
 
 from lactchain import ConfigError, RunConfig, read_trajectories
@@ -43,7 +34,7 @@ def pipeline_of(weights: Path, run_dir: Path, **changes: Any) -> RunPipelineConf
     return replace(
         config,
         critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
-        simpo=replace(config.simpo, preferences=replace(PREFERENCES, num_states=48)),
+        simpo=replace(config.simpo, preferences=replace(config.simpo.preferences, num_states=48)),
         evaluation=replace(config.evaluation, num_samples=40),
     )
 
@@ -172,10 +163,8 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
     alone = pipeline_of(weights, tmp_path / "alone", num_rounds=1)
     run_here("run_pipeline", alone)
     for number in (0, 1):
-        answers = [
-            read_inspection(tmp_path / name / f"round_{number}/inspection").answers
-            for name in ("run", "alone")
-        ]
+        stages = (tmp_path / name / f"round_{number}/inspection" for name in ("run", "alone"))
+        answers = [read_inspection(stage).answers for stage in stages]
         for column in ("state_id", "state", "text", "optimal", "shortest"):
             assert answers[0][column] == answers[1][column]
     assert together.keys() == read_summary(tmp_path / "alone").keys()
@@ -212,9 +201,7 @@ def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weig
     assert (summary["num_rounds"], summary["round"]) == (2, 0)
     assert summary["alarms"]["undone"] == 1
     assert (run_dir / "actor").resolve() == (run_dir / "warm_start/actor").resolve()
-    first, second = (
-        read_config(run_dir / f"round_{number}/simpo/config.yaml") for number in (1, 2)
-    )
+    first, second = (read_config(run_dir / f"round_{n}/simpo/config.yaml") for n in (1, 2))
     assert second["actor"]["model"] == first["actor"]["model"]  # it went on from the same one
     assert second["training"]["learning_rate"] == first["training"]["learning_rate"] / 2
     assert second["loss"]["target_kl"] == first["loss"]["target_kl"] / 2 == 5e5
@@ -250,17 +237,14 @@ def test_next_commands_name_what_is_there(weights, run_dir, monkeypatch):
 EXACT = {"actions_over_shortest": 1.0, "episode_return": 0.9}
 
 
-@pytest.mark.parametrize(
-    ("target", "rates", "result", "is_over"),
-    [
-        ({"success_rate": 0.99}, [1.0, 0.95], 0, True),  # a perfect clone, which a round unlearnt
-        ({"success_rate": 0.99}, [1.0, 1.0], 1, True),
-        ({"success_rate": 0.99}, [0.9, 0.8], 0, False),
-        ({"success_rate": 0.99}, [0.8, 0.9, 0.7], 1, False),
-        ({"success_rate": 0.99}, [0.8, 0.8], 1, False),
-        ({}, [1.0, 0.9], 0, False),
-    ],
-)
+@pytest.mark.parametrize(("target", "rates", "result", "is_over"), [
+    ({"success_rate": 0.99}, [1.0, 0.95], 0, True),  # a perfect clone, which a round unlearnt
+    ({"success_rate": 0.99}, [1.0, 1.0], 1, True),
+    ({"success_rate": 0.99}, [0.9, 0.8], 0, False),
+    ({"success_rate": 0.99}, [0.8, 0.9, 0.7], 1, False),
+    ({"success_rate": 0.99}, [0.8, 0.8], 1, False),
+    ({}, [1.0, 0.9], 0, False),
+])  # fmt: skip
 def test_the_result_of_a_run_is_the_clone_where_no_round_is_as_good(target, rates, result, is_over):
     results = RoundResults(RunPipelineConfig(target=target), None)
     rounds = [EXACT | {"success_rate": rate, "undone": False} for rate in rates]

@@ -4,12 +4,12 @@ import subprocess
 import sys
 
 import pytest
+from trajectories import trajectory
 
 import lactchain
-from lactchain import plugins
+from lactchain import ConfigError, plugins
 from lactchain.data.sources import open_pairs, open_trajectories, write_trajectories
 from lactchain.environments.registry import find_env
-from lactchain.errors import ConfigError
 
 WITHOUT_EXTRAS = """
 import sys
@@ -43,24 +43,16 @@ def test_the_whole_recipe_runs_without_the_second_package(tmp_path, root):
         "num_rounds": 1,
     }
     words = [word for key, value in counts.items() for word in (f"--{key}", value)]
-    done = in_a_bare_environment(
-        root,
-        tmp_path,
-        "run_pipeline",
-        "--config",
-        "tiny",
-        "--run.run_dir",
-        tmp_path / "run",
-        *words,
-    )
+    tiny = ("run_pipeline", "--config", "tiny", "--run.run_dir")
+    done = in_a_bare_environment(root, tmp_path, *tiny, tmp_path / "run", *words)
     assert done.returncode == 0, done.stderr
     files = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"summary.json", "actor", "critic"} <= files
     assert not {"report.html", "episode.gif"} & files
-    tiny, lake = ("run_pipeline", "--config", "tiny"), ("--environment.id", "FrozenLake-v1")
+    lake = ("--environment.id", "FrozenLake-v1")
     lines = {
         ("report", tmp_path / "run"): "a command of lactchain_extras",
-        (*tiny, *lake, "--run.run_dir", tmp_path / "lake"): "no text view is shipped for this env",
+        (*tiny, tmp_path / "lake", *lake): "no text view is shipped for this env",
         ("quickstart",): "quickstart, or `run_pipeline tiny` on one process: no installed package",
     }
     assert in_a_bare_environment(root, tmp_path, "quickstart", "--help").returncode == 0
@@ -85,9 +77,7 @@ def test_files_of_runs_are_read_by_the_core_alone_and_others_say_what_is_missing
     monkeypatch, tmp_path
 ):
     monkeypatch.setattr(plugins, "names", lambda group=plugins.ADD_ONS: {})
-    episode = lactchain.Trajectory(
-        "w", 0, ("a", "b"), (lactchain.Action("c"),), (1.0,), ({}, {}), True, False
-    )
+    episode = trajectory(("a", "b"), ["c"])
     with lactchain.Run.open(tmp_path / "run", lactchain.TrainingConfig()) as run:
         for number in range(2):
             write_trajectories(run.path(f"trajectories/{number:05d}-of-00002.parquet"), [episode])

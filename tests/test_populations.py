@@ -53,24 +53,17 @@ def test_numbers_of_cells_are_coded_one_hot_and_pictures_flattened():
     assert seen.tolist() == [[[-1, 1, -1, 1, -1, 1]]]
 
 
-@pytest.mark.parametrize(
-    ("space", "rescale"),
-    [
-        (spaces.Text(5), False),
-        (spaces.Dict({"a": spaces.Discrete(2)}), False),
-        (spaces.Discrete(3, start=1), False),
-        (gym.make("CartPole-v1").observation_space, True),  # without bounds
-        (spaces.Discrete(3), True),
-        (spaces.Box(0, 0, (2,)), True),
-    ],
-)
+@pytest.mark.parametrize(("space", "rescale"), [
+    (spaces.Text(5), False),
+    (spaces.Dict({"a": spaces.Discrete(2)}), False),
+    (spaces.Discrete(3, start=1), False),
+    (gym.make("CartPole-v1").observation_space, True),  # without bounds
+    (spaces.Discrete(3), True),
+    (spaces.Box(0, 0, (2,)), True),
+])  # fmt: skip
 def test_a_space_that_no_network_sees_or_that_has_no_bounds_to_rescale_is_refused(space, rescale):
-    said = (
-        "rescale_observations: expected a Box with finite bounds"
-        if rescale
-        else "observation space: "
-    )
-    with pytest.raises(ConfigError, match=said):
+    said = ("observation space: ", "rescale_observations: expected a Box with finite bounds")
+    with pytest.raises(ConfigError, match=said[rescale]):
         Inputs(space, rescale)
 
 
@@ -99,10 +92,8 @@ def test_batched_adam_is_torchs_adam_for_each_member_with_its_own_rate_and_clipp
     rates, norms = np.array([1e-3, 1e-2, 3e-4]), np.array([0.1, 100.0, 0.5])
     adam = Adam(parameters, eps=1e-5)
     nets = [deepcopy(member_net(parameters, member)) for member in range(3)]
-    optimizers = [
-        torch.optim.Adam(net.parameters(), lr, eps=1e-5)
-        for net, lr in zip(nets, rates, strict=True)
-    ]
+    own = zip(nets, rates, strict=True)
+    optimizers = [torch.optim.Adam(net.parameters(), lr, eps=1e-5) for net, lr in own]
     for _ in range(5):
         x = torch.randn(3, 4, 5)
         loss = parameters("net", x).square().sum()
