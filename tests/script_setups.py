@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import training_setups
 
-from lactchain.config.parsing import dump
+from lactchain.config.parsing import dump, with_values
 from lactchain.config.settings import (
     ActorConfig,
     CollectConfig,
@@ -133,14 +133,16 @@ CLASSES = {
 STAGES = [name for name in CLASSES if name != "run_pipeline"]
 
 
-def build_weights(folder: Path) -> Path:
-    prepare_tiny_actor(folder / "actor", SHAPE, GRID)
+def build_weights(folder: Path, shape: TinyModelConfig = SHAPE) -> Path:
+    prepare_tiny_actor(folder / "actor", shape, GRID)
     prepare_tiny_encoder(folder / "encoder", folder / "actor")
     return folder
 
 
-def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
-    """The smallest sensible configuration of a script."""
+def config_of(
+    script: str, weights: Path, run_dir: Path, values: dict[str, Any] | None = None, **changes: Any
+) -> Any:
+    """The smallest sensible configuration of a script; `values` are of dotted fields."""
     actor = ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
     sampler, player = recast(actor, SamplerConfig), recast(actor, PlayerConfig)
     critic = CriticConfig(str(weights / "encoder"), gamma=0.9)
@@ -169,7 +171,8 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
         },
     }  # fmt: skip
     run = RunConfig(run_dir=str(run_dir), keep_checkpoints=True)
-    return replace(CLASSES[script](run=run, environment=GRID, **parts[script]), **changes)
+    config = CLASSES[script](run=run, environment=GRID, **parts[script])
+    return with_values(config, (values or {}) | changes)
 
 
 def run_here(script: str, config: Any) -> dict[str, Any]:
