@@ -5,20 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
+import training_setups
 from safetensors.torch import load_file
 from script_setups import LORA, TRAINING, build_weights, config_of, run_here
 
 from lactchain import ActorConfig, EmbeddingCritic
-from lactchain.config.weights import TinyModelConfig
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import is_quantised
 from lactchain.models.loading import load_actor
 from lactchain_extras.memory import on_meta, weight_bytes
 
 BITS = ("4bit", "8bit")
-SHAPE = TinyModelConfig(
-    hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=128
-)
+SHAPE = replace(training_setups.SHAPE, hidden_size=64, intermediate_size=128)
 IDS = torch.arange(3, 63).view(2, 30)
 FEW = replace(TRAINING, max_steps=2, extra={"warmup_steps": 0})
 
