@@ -34,9 +34,7 @@ def drawn(num_states: int, most: int) -> Scored:
 def test_losses_of_pairs_equal_trls_by_best_and_worst(name, kind, values):
     rows, beta = drawn(500, 5), 0.7
     table = getattr(rows, values)
-    worst = torch.stack(
-        [row[: int(n)][-1] for row, n in zip(table, rows.exists.sum(1), strict=True)]
-    )
+    worst = torch.stack([row[int(n) - 1] for row, n in zip(table, rows.exists.sum(1), strict=True)])
     theirs, *_ = their_losses(table[:, 0], worst, beta, loss_type=kind)
     torch.testing.assert_close(LOSSES[name].function(rows, beta=beta), theirs)
 
