@@ -92,10 +92,8 @@ def test_a_warm_start_killed_anywhere_is_finished_by_the_same_command(config, mo
     main(config)
     assert (actor / "model.safetensors").read_bytes() == weights
     other = replace(BRIEF, behavior=BehaviorConfig(num_chains=48))
-    for changes, words in (
-        ({"seed": 1}, "base: .*seed"),
-        ({"warm_start": other}, "actor: .*num_chains"),
-    ):
+    refused = {"base: .*seed": {"seed": 1}, "actor: .*num_chains": {"warm_start": other}}
+    for words, changes in refused.items():
         with pytest.raises(ConfigError, match=words):
             main(replace(config, **changes))
 

@@ -28,14 +28,8 @@ DROPS_SYSTEM = (
     "{% for m in messages if m.role != 'system' %}User: {{ m.content }}\n{% endfor %}Assistant:"
 )
 
-observations = st.one_of(
-    st.text(),
-    st.lists(
-        st.sampled_from(
-            ["</s>", "[INST]", "[/INST]", "<pad>", "<s>", " ", "\n", "2", '["', "\ud800"]
-        )
-    ).map("".join),
-)
+PIECES = ["</s>", "[INST]", "[/INST]", "<pad>", "<s>", " ", "\n", "2", '["', "\ud800"]
+observations = st.one_of(st.text(), st.lists(st.sampled_from(PIECES)).map("".join))
 
 
 def byte_level(template: str, specials: list[str]) -> PreTrainedTokenizerFast:
@@ -61,9 +55,8 @@ def sentencepiece_like(template: str, old: bool) -> PreTrainedTokenizerFast:
     vocab = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True))
     if old:
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
+        spaces = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        tokenizer.normalizer = normalizers.Sequence(spaces)
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     return PreTrainedTokenizerFast(
