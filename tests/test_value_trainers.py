@@ -19,8 +19,6 @@ from lactchain_extras.token_values.settings import ILQLConfig
 from lactchain_extras.token_values.token_view import mean_return, token_view
 from lactchain_extras.token_values.trainers import ERROR_WEIGHT, ILQLTrainer
 
-LORA, FULL = {"lora": True}, {"lora": False}
-
 
 def shaken(trainer):
     """The trainer without dropout, its heads and target network at random places."""
@@ -110,15 +108,15 @@ def loss_of(trainer):
 
 
 @pytest.mark.parametrize("group_by", ["prompt", "episode"])
-@pytest.mark.parametrize("options", [LORA, FULL], ids=["lora", "full"])
+@pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [("ilql", ILQL), ("ilql", replace(ILQL, bootstrap="completion")), ("mc", MC)],
     ids=["ilql", "ilql over completions", "mc"],
 )
-def test_the_loss_is_that_of_a_loop_over_tokens(kind, settings, options, group_by, tiny, run):
+def test_the_loss_is_that_of_a_loop_over_tokens(kind, settings, lora, group_by, tiny, run):
     settings = replace(settings, group_by=group_by)
-    trainer = shaken(MAKERS[kind](tiny, run, **options, **{kind: settings}))
+    trainer = shaken(MAKERS[kind](tiny, run, lora=lora, **{kind: settings}))
     view = value_data(tiny, lora=False)[1]
     by_loops = {"ilql": ilql_by_loops, "mc": mc_by_loops}[kind](trainer.values, view, settings)
     np.testing.assert_allclose(loss_of(trainer), by_loops, rtol=1e-5)
