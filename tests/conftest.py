@@ -79,6 +79,15 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def run(run_dir: Path) -> Iterator[Any]:
+    """The run of that folder, open, for a training of `training_setups`."""
+    from training_setups import open_run
+
+    with open_run(run_dir) as run:
+        yield run
+
+
+@pytest.fixture
 def root() -> Path:
     return ROOT
 

@@ -25,6 +25,7 @@ import training_setups
 
 from lactchain import Action, dump, launch, read_pairs, read_trajectories
 from lactchain.config import settings
+from lactchain.config.parsing import with_values
 from lactchain.config.weights import TinyModelConfig
 from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.stages.evaluate import EvaluationConfig
@@ -104,14 +105,16 @@ STAGES = [*RESULTS]
 CLASSES = {name: config_class(name) for name in (*STAGES, "run_pipeline")}
 
 
-def build_weights(folder: Path) -> Path:
-    prepare_tiny_actor(folder / "actor", SHAPE, GRID)
+def build_weights(folder: Path, shape: TinyModelConfig = SHAPE) -> Path:
+    prepare_tiny_actor(folder / "actor", shape, GRID)
     prepare_tiny_encoder(folder / "encoder", folder / "actor")
     return folder
 
 
-def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
-    """The smallest sensible configuration of a script."""
+def config_of(
+    script: str, weights: Path, run_dir: Path, values: dict[str, Any] | None = None, **changes: Any
+) -> Any:
+    """The smallest sensible configuration of a script; `values` are of dotted fields."""
     actor = settings.ActorConfig(str(weights / "actor"), max_new_tokens=8, decoding="constrained")
     sampler = settings.recast(actor, settings.SamplerConfig)
     player = settings.recast(actor, settings.PlayerConfig)
@@ -141,12 +144,20 @@ def config_of(script: str, weights: Path, run_dir: Path, **changes: Any) -> Any:
         },
     }  # fmt: skip
     run = settings.RunConfig(run_dir=str(run_dir), keep_checkpoints=True)
-    return replace(CLASSES[script](run=run, environment=GRID, **parts[script]), **changes)
+    config = CLASSES[script](run=run, environment=GRID, **parts[script])
+    return with_values(config, (values or {}) | changes)
 
 
 def run_here(script: str, config: Any) -> dict[str, Any]:
     """The summary of a stage, run in this process."""
     return stage(script).main(config)
+
+
+def run_smallest(
+    script: str, weights: Path, run_dir: Path, values: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
+    """The summary of a stage of the configuration that `config_of` gives, run in this process."""
+    return run_here(script, config_of(script, weights, run_dir, values, **changes))
 
 
 def finished_runs(weights: Path, new_folder: Callable[[str], Path]) -> Callable[[str], Path]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from script_setups import COLLECT, GRID, PREFERENCES, TRAINING, config_of
+from script_setups import GRID, LORA, config_of
 from test_rollouts import heard
 from training_setups import nudge
 
@@ -13,7 +13,6 @@ from lactchain.config.settings import ActorConfig, LoraSettings, SamplerConfig, 
 from lactchain.environments.language import make_language_env
 from lactchain.models.adapters import save_adapter
 from lactchain.models.loading import load_actor
-from lactchain.stages.pipeline_config import ActorStageConfig
 from lactchain_extras.serving.transport import Transport
 
 GRAMMAR = make_language_env(GRID).grammar
@@ -68,16 +67,13 @@ def same(ours, theirs):
 
 def pipeline(engine, weights, run_dir):
     """Two rounds of an adapter, behind an engine or with a local actor."""
-    config = config_of("run_pipeline", weights, run_dir, tiny=None, warm_start=None)
-    few = replace(PREFERENCES, num_states=32)
-    steady = {"lr_scheduler_type": "constant", "warmup_steps": 0}
-    actor = replace(config.actor, model=str(weights / "actor"), lora=LoraSettings(r=2))
-    if engine is not None:
-        actor = replace(actor, served=ServedConfig([engine.url]))
-    return replace(
-        config,
-        actor=actor,
-        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=32)),
-        simpo=ActorStageConfig(few, training=replace(TRAINING, learning_rate=0.01, extra=steady)),
-        evaluation=replace(config.evaluation, num_samples=16),
-    )
+    values = {
+        "actor.lora": LORA,
+        "actor.served": None if engine is None else ServedConfig([engine.url]),
+        "critic.collect.num_episodes": 32,
+        "simpo.preferences.num_states": 32,
+        "simpo.training.learning_rate": 0.01,
+        "simpo.training.extra": {"lr_scheduler_type": "constant", "warmup_steps": 0},
+        "evaluation.num_samples": 16,
+    }
+    return config_of("run_pipeline", weights, run_dir, values, tiny=None, warm_start=None)

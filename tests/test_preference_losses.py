@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_simpo_oracle import their_losses
-from training_setups import make_simpo, open_run
+from training_setups import make_simpo
 
 from lactchain.config.settings import SimPOConfig
 from lactchain_extras import preference_losses
@@ -34,9 +34,7 @@ def drawn(num_states: int, most: int) -> Scored:
 def test_losses_of_pairs_equal_trls_by_best_and_worst(name, kind, values):
     rows, beta = drawn(500, 5), 0.7
     table = getattr(rows, values)
-    worst = torch.stack(
-        [row[: int(n)][-1] for row, n in zip(table, rows.exists.sum(1), strict=True)]
-    )
+    worst = torch.stack([row[int(n) - 1] for row, n in zip(table, rows.exists.sum(1), strict=True)])
     theirs, *_ = their_losses(table[:, 0], worst, beta, loss_type=kind)
     torch.testing.assert_close(LOSSES[name].function(rows, beta=beta), theirs)
 
@@ -101,27 +99,21 @@ def test_where_all_are_as_likely_a_step_makes_the_best_completion_likelier(name)
     assert not logps.grad[~rows.exists].any()
 
 
-def test_simpo_from_rows_of_its_own_trainer_has_the_same_loss(tiny, run_dir):
+def test_simpo_from_rows_of_its_own_trainer_has_the_same_loss(tiny, run):
     """Prompts read once a pair, there; a prompt a completion, here."""
-    with open_run(run_dir) as run:
-        simpo = make_simpo(tiny, run, lora=False)
-        simpo.settings = SimPOConfig(beta=2.0, target_margin=0.5, nll_weight=0.3)
-        pairs = simpo.train_dataset[:7]
-        expected = simpo.compute_loss(simpo.model, simpo.data_collator(pairs))
-        rows = [
-            {
-                "prompt_ids": pair["prompt_ids"],
-                "completions": [pair["chosen_ids"], pair["rejected_ids"]],
-                "scores": [1.0, 0.0],
-            }
-            for pair in pairs
-        ]
-        loss = partial(preference_losses.simpo, beta=2.0, target_margin=0.5)
-        options = {"loss": loss, "nll_weight": 0.3, "run": run}
-        ours = PreferenceLossTrainer(
-            simpo.model, simpo.args, rows, simpo.processing_class, **options
-        )
-        inputs = ours.data_collator(ours.train_dataset)
-        torch.testing.assert_close(ours.compute_loss(ours.model, inputs), expected)
-        sums = simpo.completion_logprobs(pairs).float()
+    simpo = make_simpo(tiny, run, lora=False)
+    simpo.settings = SimPOConfig(beta=2.0, target_margin=0.5, nll_weight=0.3)
+    pairs = simpo.train_dataset[:7]
+    expected = simpo.compute_loss(simpo.model, simpo.data_collator(pairs))
+    said = [[pair["chosen_ids"], pair["rejected_ids"]] for pair in pairs]
+    rows = [
+        {"prompt_ids": pair["prompt_ids"], "completions": both, "scores": [1.0, 0.0]}
+        for pair, both in zip(pairs, said, strict=True)
+    ]
+    loss = partial(preference_losses.simpo, beta=2.0, target_margin=0.5)
+    options = {"loss": loss, "nll_weight": 0.3, "run": run}
+    ours = PreferenceLossTrainer(simpo.model, simpo.args, rows, simpo.processing_class, **options)
+    inputs = ours.data_collator(ours.train_dataset)
+    torch.testing.assert_close(ours.compute_loss(ours.model, inputs), expected)
+    sums = simpo.completion_logprobs(pairs).float()
     torch.testing.assert_close(inputs["sampled_logps"], sums, atol=1e-5, rtol=1e-5)

@@ -65,9 +65,7 @@ def test_best_is_chosen_and_worst_rejected():
         assert Action(*parts) == action(text)
     assert (pair.chosen_value, pair.rejected_value) == (0.9, -1.0)
     assert (pair.chosen_return, pair.rejected_return) == (9.0, -10.0)
-    about = PreferencePair("where?", "best", "worst", env_id="e", seed=4, state={"x": 1})
-    for name in ("prompt", "env_id", "seed", "state"):
-        assert getattr(pair, name) == getattr(about, name)
+    assert (pair.prompt, pair.env_id, pair.seed, pair.state) == ("where?", "e", 4, {"x": 1})
 
 
 def test_equal_completions_count_once_with_the_mean_of_their_scores():

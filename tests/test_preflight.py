@@ -4,17 +4,18 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from run_setups import start
 from script_setups import GRID, config_of, run_here
 
 import lactchain
 from lactchain.baselines.settings import TrainCQLConfig, TrainDQNConfig, WorldConfig
+from lactchain.config.parsing import with_values
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.sources import open_pairs, open_trajectories
 from lactchain.errors import ConfigError, DataError
@@ -30,8 +31,6 @@ from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.files import stand_for
 from lactchain.storage.manifests import result_of, write_run_file
 from lactchain_extras.stages.export import ExportConfig
-
-ROOT = Path(__file__).parent.parent
 
 
 def saved(folder: Path, *results: str) -> Path:
@@ -67,7 +66,7 @@ def test_a_missing_environment_is_one_line_for_every_kind_of_agent(env_id, messa
     assert not has_produced(tmp_path / "run")
 
 
-def test_a_mistyped_command_claims_nothing_and_loads_nothing_heavy(tmp_path, weights):
+def test_a_mistyped_command_claims_nothing_and_loads_nothing_heavy(tmp_path, weights, monkeypatch):
     program = (
         "import sys; sys.argv[0] = 'evaluate'\n"
         "from lactchain.runs.process import launch\n"
@@ -75,43 +74,37 @@ def test_a_mistyped_command_claims_nothing_and_loads_nothing_heavy(tmp_path, wei
         "try:\n    launch(main, EvaluateConfig)\n"
         "finally:\n    print(sorted({'torch', 'transformers', 'pandas'} & set(sys.modules)))\n"
     )
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    named = ["--run.run_dir", str(tmp_path / "run"), "--actor.model", str(weights / "actor")]
+    named = ["--run.run_dir", tmp_path / "run", "--actor.model", weights / "actor"]
 
-    def ended(*words, **variables):
-        environment = {**os.environ, "PYTHONPATH": path, **variables}
-        command = [sys.executable, "-c", program, *named, *words]
-        return subprocess.run(command, capture_output=True, text=True, env=environment)
+    def ended(*words):
+        process = start(program, *named, *words)
+        return *process.communicate(timeout=60), process.returncode
 
     for words in (["--environment.id", "lactchain/GridWurld-v0"], ["--actor.values", "runs/no"]):
-        found = ended(*words)
-        assert (found.returncode, found.stdout) in ((2, "[]\n"), (3, "[]\n")), found
-        assert found.stderr.startswith("error: ") and found.stderr.count("\n") == 1
+        said, error, code = ended(*words)
+        assert (code, said) in ((2, "[]\n"), (3, "[]\n")), error
+        assert error.startswith("error: ") and error.count("\n") == 1
     assert not (tmp_path / "run").exists()
     # The second of two processes says nothing that the first one says.
-    second = ended("--actor.modell", "x", RANK="1", WORLD_SIZE="2")
-    assert (second.returncode, second.stderr) == (2, "")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert ended("--actor.modell", "x")[1:] == ("", 2)
 
 
 def test_what_is_missing_is_named_by_its_key_unless_nobody_reads_it(tmp_path, weights):
     config = config_of("make_preferences", weights, tmp_path / "run")
     nothing = str(tmp_path / "nothing")
-    for key, change in (
-        ("critic", {"critic": nothing}),
-        ("trajectories", {"trajectories": nothing}),
-        ("actor.adapter", {"actor": replace(config.actor, adapter=nothing)}),
-        ("actor.model", {"actor": replace(config.actor, model=nothing)}),
-    ):
+    for key in ("critic", "trajectories", "actor.adapter", "actor.model"):
+        changed = with_values(config, {key: nothing})
         with pytest.raises(DataError, match=f"^{key}: {nothing}: no such folder"):
-            look_up(replace(config, **change))
-        look_up(replace(config, **change), may_be_missing=True)  # for an estimate
+            look_up(changed)
+        look_up(changed, may_be_missing=True)  # for an estimate
     recorded = TrainCQLConfig(data=f"{tmp_path}/steps.h5")
     with pytest.raises(DataError, match=f"^data: {tmp_path}/steps.h5: no such file"):
         look_up(recorded)
     (tmp_path / "steps.h5").touch()
     assert look_up(recorded) == recorded
-    pipeline = config_of("run_pipeline", weights, tmp_path / "run")
-    pipeline = replace(pipeline, actor=replace(pipeline.actor, model=nothing))
+    pipeline = config_of("run_pipeline", weights, tmp_path / "run", {"actor.model": nothing})
     assert look_up(pipeline) == pipeline
     with pytest.raises(DataError, match=f"^actor.model: {nothing}: no such folder"):
         look_up(replace(pipeline, tiny=None))
@@ -134,9 +127,8 @@ def test_a_run_stands_for_its_results(tmp_path):
     judged = EvaluateConfig(**grammar, actor=GuidedActorConfig(str(run), values=str(run)))
     found = look_up(judged).actor
     assert (found.model, found.values) == (f"{run}/actor", f"{run}/values")
-    simpo = TrainSimPOConfig(**grammar, actor=replace(TrainSimPOConfig().actor, model=str(run)))
-    simpo = replace(simpo, critic=str(run), pairs=str(run))
-    found = look_up(simpo)
+    saved_here = dict.fromkeys(("actor.model", "critic", "pairs"), str(run))
+    found = look_up(with_values(TrainSimPOConfig(**grammar), saved_here))
     assert (found.critic, found.pairs) == (f"{run}/critic", f"{run}/pairs")
     critic = replace(TrainCriticConfig().critic, checkpoint=str(run))
     found = look_up(TrainCriticConfig(**grammar, critic=critic, trajectories=str(run)))
@@ -180,17 +172,14 @@ def test_a_pipeline_stands_for_its_results_also_as_a_copy(weights, finished, tmp
     for name in ("actor", "critic"):
         assert not Path(os.readlink(run / name)).is_absolute()
     assert len(open_trajectories(run)) >= 96 and open_pairs(run)
-    evaluation = config_of("evaluate", weights, tmp_path / "again")
-    settings = replace(evaluation.evaluation, num_samples=0)
     for name, keep_links in (("kept", True), ("followed", False)):
         copy = shutil.copytree(run, tmp_path / name, symlinks=keep_links)
         assert (copy / "actor").is_symlink() == keep_links
         for key in ("actor", "critic"):
             assert result_of(copy, key) == copy / key
         assert lactchain.load_critic(copy).gamma == 0.9
-        actor = replace(evaluation.actor, model=str(copy))
-        where = replace(evaluation.run, run_dir=str(tmp_path / f"{name}_again"))
-        asked = replace(evaluation, run=where, actor=actor, evaluation=settings)
+        values = {"actor.model": str(copy), "evaluation.num_samples": 0}
+        asked = config_of("evaluate", weights, tmp_path / f"{name}_again", values)
         assert run_here("evaluate", look_up(asked))["num_episodes"] == 48
     (copy / "summary.json").unlink()
     run_here("run_pipeline", config_of("run_pipeline", weights, copy))
@@ -198,9 +187,7 @@ def test_a_pipeline_stands_for_its_results_also_as_a_copy(weights, finished, tmp
 
 
 def test_a_name_is_of_a_copy_where_there_are_no_links(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
+    refuse = Mock(side_effect=OSError(errno.EPERM, "Operation not permitted"))
     run = saved(tmp_path / "run", "round_1/simpo/actor", "round_2/simpo/actor")
     (run / "round_1/simpo/actor/weights").write_text("1")
     (run / ".actor.tmp/half").mkdir(parents=True)  # of a copy that was cut short
@@ -216,10 +203,9 @@ def test_a_name_is_of_a_copy_where_there_are_no_links(tmp_path, monkeypatch):
 
 
 def test_errors_of_stages_name_the_settings_of_the_pipeline(weights, tmp_path):
-    config = config_of("run_pipeline", weights, tmp_path / "run")
-    critic = replace(config.critic, config=replace(config.critic.config, max_length=10**6))
+    values = {"critic.config.max_length": 10**6}
     with pytest.raises(ConfigError, match="^critic.config.max_length: expected"):
-        run_here("run_pipeline", replace(config, critic=critic))
+        run_here("run_pipeline", config_of("run_pipeline", weights, tmp_path / "run", values))
     with pytest.raises(ConfigError, match="^simpo.training.extra.x: no such"), full_keys("simpo"):
         raise ConfigError("training.extra.x: no such argument")
     skill = "target_skill: expected a retrieval skill of 0.2"

@@ -4,10 +4,12 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
 import torch
+from conftest import ROOT
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from safetensors.torch import load_file
 
@@ -26,7 +28,6 @@ from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig, main
 from lactchain_extras.weights.fetching import download
 
-ROOT = Path(__file__).parent.parent
 MISTRAL = "mistralai/Mistral-7B-Instruct-v0.3"
 SHORT = EnvironmentConfig(template="{x} {y} {orientation} {goal_x} {goal_y}")
 SMALL = TinyModelConfig(hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1)
@@ -77,7 +78,7 @@ def test_the_tiny_actor_is_the_base_after_its_warm_start(prepared):
 
 def test_a_warm_start_killed_anywhere_is_finished_by_the_same_command(config, monkeypatch):
     """While it clones, and when it has cloned and not yet copied; other settings are refused."""
-    config = replace(config, warm_start=BRIEF)
+    config, interrupted = replace(config, warm_start=BRIEF), Mock(side_effect=KeyboardInterrupt)
     actor = Path(config.folder) / "tiny-actor"
     for place, name in ((train_bc, "main"), (shutil, "copytree")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -91,16 +92,10 @@ def test_a_warm_start_killed_anywhere_is_finished_by_the_same_command(config, mo
     main(config)
     assert (actor / "model.safetensors").read_bytes() == weights
     other = replace(BRIEF, behavior=BehaviorConfig(num_chains=48))
-    for changes, words in (
-        ({"seed": 1}, "base: .*seed"),
-        ({"warm_start": other}, "actor: .*num_chains"),
-    ):
+    refused = {"base: .*seed": {"seed": 1}, "actor: .*num_chains": {"warm_start": other}}
+    for words, changes in refused.items():
         with pytest.raises(ConfigError, match=words):
             main(replace(config, **changes))
-
-
-def interrupted(*args, **kwargs):
-    raise KeyboardInterrupt
 
 
 def test_the_texts_of_an_environment_hold_all_that_it_says():
@@ -125,9 +120,7 @@ def test_without_network_the_command_and_the_licence_are_named(tmp_path):
     [(GatedRepoError, "accept its licence"), (RepositoryNotFoundError, "no such")],
 )
 def test_a_model_without_access_is_explained(tmp_path, monkeypatch, error_class, says):
-    def refuse(*args, **kwargs):
-        raise error_class.__new__(error_class)
-
+    refuse = Mock(side_effect=error_class.__new__(error_class))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(DataError, match=f"{MISTRAL}.*{says}.*hf auth login"):
         download(MISTRAL, tmp_path)

@@ -28,14 +28,8 @@ DROPS_SYSTEM = (
     "{% for m in messages if m.role != 'system' %}User: {{ m.content }}\n{% endfor %}Assistant:"
 )
 
-observations = st.one_of(
-    st.text(),
-    st.lists(
-        st.sampled_from(
-            ["</s>", "[INST]", "[/INST]", "<pad>", "<s>", " ", "\n", "2", '["', "\ud800"]
-        )
-    ).map("".join),
-)
+PIECES = ["</s>", "[INST]", "[/INST]", "<pad>", "<s>", " ", "\n", "2", '["', "\ud800"]
+observations = st.one_of(st.text(), st.lists(st.sampled_from(PIECES)).map("".join))
 
 
 def byte_level(template: str, specials: list[str]) -> PreTrainedTokenizerFast:
@@ -61,9 +55,8 @@ def sentencepiece_like(template: str, old: bool) -> PreTrainedTokenizerFast:
     vocab = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", byte_fallback=True))
     if old:
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
+        spaces = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        tokenizer.normalizer = normalizers.Sequence(spaces)
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     return PreTrainedTokenizerFast(
@@ -116,6 +109,10 @@ def test_the_prefix_holds_the_whole_strategy():
     assert len(TEMPLATES["none"].encode("2 3 up 1 0")) == 8
 
 
+def num_special(tokenizer, ids):
+    return sum(i in tokenizer.all_special_ids for i in ids)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 @settings(deadline=None, max_examples=50)
 @given(observation=observations, strategy=st.sampled_from(["", "a b.", "x\n", OWN]))
@@ -125,11 +122,7 @@ def test_other_chat_templates_keep_the_prefix_and_lose_no_text(name, observation
     ids = template.encode(observation)
     assert ids[: len(template.prefix_ids)] == template.prefix_ids
     if tokenizer.unk_token_id is None:
-        count = [
-            sum(i in tokenizer.all_special_ids for i in prompt)
-            for prompt in (ids, template.encode("x"))
-        ]
-        assert count[0] == count[1]
+        assert num_special(tokenizer, ids) == num_special(tokenizer, template.encode("x"))
     clean = observation.encode("utf-8", "ignore").decode()
     assert clean.strip() == "" or clean.strip() in template.render(clean)
 
@@ -228,15 +221,9 @@ def test_the_text_of_a_special_token_in_a_conversation_stays_plain(name, number)
     special = (tokenizer.all_special_tokens * 4)[number]
     template = PromptTemplate(tokenizer)
     harmless, harmful = ([{"role": "user", "content": f"a{text}g"}] for text in ("x", special))
-    ids = template.encode_batch([harmful])[0]
-    count = [sum(i in tokenizer.all_special_ids for i in row) for row in
-             (ids, template.encode_batch([harmless])[0])]  # fmt: skip
+    ids, plain = template.encode_batch([harmful, harmless])
     unknown = tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids
-    assert count[0] == count[1] or unknown
-
-
-def marked(tokenizer, text):
-    return PromptTemplate(tokenizer).render(text)
+    assert num_special(tokenizer, ids) == num_special(tokenizer, plain) or unknown
 
 
 @pytest.mark.parametrize("name", ["chatml", "no system role", "mistral, newer"])
@@ -245,8 +232,8 @@ def test_data_that_carry_a_chat_template_already_are_refused(name):
     template, end = PromptTemplate(tokenizer), prompting.end_of_completion(tokenizer)
     plain, said = ("Grid 4x4.", Action("go")), "pairs: row 1: expected texts without"
     for row in (
-        (marked(tokenizer, "Grid 4x4."), Action("go")),
-        (f" {marked(tokenizer, 'x')}", Action("go")),
+        (template.render("Grid 4x4."), Action("go")),
+        (f" {template.render('x')}", Action("go")),
         ("Grid 4x4.", Action(f"go{end}")),
         ("Grid 4x4.", Action(f"go{end}\n")),
     ):

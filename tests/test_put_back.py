@@ -182,13 +182,8 @@ def test_a_world_in_text_that_does_not_go_where_it_is_put_is_refused(forgets):
         held.update({name: value for name, value in state.items() if name != forgets})
         return np.zeros(2), {}
 
-    view = TextView(
-        ("left", "right"),
-        "go{feedback}",
-        lambda *_: {},
-        get_state=lambda env: held,
-        set_state=set_state,
-    )
+    state = {"get_state": lambda env: held, "set_state": set_state}
+    view = TextView(("left", "right"), "go{feedback}", lambda *_: {}, **state)
     env, there = LanguageEnv(Walk(), view), {"place": 1, "keys": 2, "doors": [1]}
     with pytest.raises(EnvironmentFault, match=f"cannot be put back .* its {forgets} is .*0"):
         env.reset(options={"state": there})

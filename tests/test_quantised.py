@@ -5,35 +5,30 @@ from pathlib import Path
 
 import pytest
 import torch
+import training_setups
 from safetensors.torch import load_file
-from script_setups import GRID, LORA, TRAINING, config_of, run_here
+from script_setups import LORA, TRAINING, build_weights, config_of, run_here
 
 from lactchain import ActorConfig, EmbeddingCritic
-from lactchain.config.weights import TinyModelConfig
-from lactchain.data.base_models import prepare_tiny_actor, prepare_tiny_encoder
 from lactchain.functional.tokens import token_logprobs
 from lactchain.models.adapters import is_quantised
 from lactchain.models.loading import load_actor
 from lactchain_extras.memory import on_meta, weight_bytes
 
 BITS = ("4bit", "8bit")
-SHAPE = TinyModelConfig(
-    hidden_size=64, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=128
-)
+SHAPE = replace(training_setups.SHAPE, hidden_size=64, intermediate_size=128)
 IDS = torch.arange(3, 63).view(2, 30)
+FEW = replace(TRAINING, max_steps=2, extra={"warmup_steps": 0})
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("weights")
-    prepare_tiny_actor(folder / "actor", SHAPE, GRID)
-    prepare_tiny_encoder(folder / "encoder", folder / "actor")
-    return folder
+    return build_weights(tmp_path_factory.mktemp("weights"), SHAPE)
 
 
 def config(weights: Path, bits: str) -> ActorConfig:
-    actor = config_of("train_simpo", weights, weights / "none").actor
-    return replace(actor, dtype=bits, lora=LORA)
+    values = {"actor.dtype": bits, "actor.lora": LORA}
+    return config_of("train_simpo", weights, weights / "none", values).actor
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -71,33 +66,31 @@ def test_an_adapter_learns_on_fewer_bits(bits, weights):
 
 @pytest.mark.parametrize("bits", [BITS[0], pytest.param(BITS[1], marks=pytest.mark.slow)])
 def test_a_round_runs_on_models_of_fewer_bits(bits, weights, tmp_path):
-    stage = config_of("train_critic", weights, tmp_path / "critic", compare_with_exact=False)
-    critic = replace(stage.critic, dtype=bits, lora=LORA)
     actor = replace(config(weights, bits), decoding="constrained")
-    few = replace(TRAINING, max_steps=2, extra={"warmup_steps": 0})
-    run_here("train_critic", replace(stage, actor=actor, critic=critic, training=few))
+    values = {"critic.dtype": bits, "critic.lora": LORA, "compare_with_exact": False}
+    values |= {"actor": actor, "training": FEW}
+    run_here("train_critic", config_of("train_critic", weights, tmp_path / "critic", values))
     folder = str(tmp_path / "critic/critic")
     values = EmbeddingCritic.load(folder).values(["1 1 up 0 0", "0 1 left 0 0"])
     assert values.std() > 0
 
-    stage = config_of("train_simpo", weights, tmp_path / "simpo", critic=folder)
-    run_here("train_simpo", replace(stage, actor=actor, training=few))
+    values = {"critic": folder, "actor": actor, "training": FEW}
+    run_here("train_simpo", config_of("train_simpo", weights, tmp_path / "simpo", values))
     adapter = str(tmp_path / "simpo/actor")
     trained, _ = load_actor(replace(actor, adapter=adapter))
     base, _ = load_actor(replace(actor, lora=None))
     with torch.inference_mode():
         assert not torch.equal(trained(IDS).logits, base(IDS).logits)
 
-    stage = config_of("evaluate", weights, tmp_path / "evaluation")
     judged = replace(actor, adapter=adapter, temperature=0.0)
-    summary = run_here("evaluate", replace(stage, actor=judged))
+    stage = config_of("evaluate", weights, tmp_path / "evaluation", actor=judged)
+    summary = run_here("evaluate", stage)
     assert summary["invalid_rate"] == 0 < summary["sampled_invalid_rate"] <= 1
 
 
 def test_cloning_trains_and_saves_its_adapter_in_float32(weights, tmp_path):
-    stage = config_of("train_bc", weights, tmp_path / "bc")
-    few = replace(TRAINING, max_steps=2, extra={"warmup_steps": 0})
-    run_here("train_bc", replace(stage, actor=config(weights, BITS[0]), training=few))
+    changes = {"actor": config(weights, BITS[0]), "training": FEW}
+    run_here("train_bc", config_of("train_bc", weights, tmp_path / "bc", changes))
     saved = load_file(tmp_path / "bc/actor/adapter_model.safetensors")
     assert {weight.dtype for weight in saved.values()} == {torch.float32}
     learnt = torch.cat([w.flatten() for name, w in saved.items() if "lora_B" in name])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import config_of, run_here
+from script_setups import run_smallest
 
 from lactchain import Action, PreferenceConfig
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
@@ -27,6 +27,7 @@ MAZE = EnvironmentConfig(
 )
 NEAR_LEFT, NEAR_RIGHT = {"row": 0, "column": 1}, {"row": 0, "column": 3}
 MOVES = ("move up\n", "move down\n", "move left\n", "move right\n")
+ENDS = {"L A B\n": "move right\n", "R A B\n": "move left\n"}
 
 
 @pytest.fixture
@@ -114,11 +115,10 @@ def test_whole_episodes_are_cloned_where_texts_remember():
     examples = played_examples(env, OptimalChains(told), config, seed=0)
     assert len(examples) == 60
     texts = [text for text, _ in examples]
-    ends = {"L A B\n": "move right\n", "R A B\n": "move left\n"}
-    behind = {f"{end}{move}A B\n": move for end, move in ends.items()}
-    assert set(texts) == {"A B\n", *ends, *behind}
-    assert all((ends | behind).get(text, action.text) == action.text for text, action in examples)
-    assert 25 <= texts.count("A B\n") + sum(map(texts.count, ends)) <= 45
+    behind = {f"{end}{move}A B\n": move for end, move in ENDS.items()}
+    assert set(texts) == {"A B\n", *ENDS, *behind}
+    assert all((ENDS | behind).get(text, action.text) == action.text for text, action in examples)
+    assert 25 <= texts.count("A B\n") + sum(map(texts.count, ENDS)) <= 45
 
 
 def test_what_is_corrected_leads_on_by_chance_and_is_learnt_of_the_competent():
@@ -128,8 +128,7 @@ def test_what_is_corrected_leads_on_by_chance_and_is_learnt_of_the_competent():
     corrected = replace(played, corrected=True)
     (drawn, learnt) = (played_examples(env, OptimalChains(told), c, 0) for c in (played, corrected))
     assert [text for text, _ in drawn] == [text for text, _ in learnt]
-    ends = {"L A B\n": "move right\n", "R A B\n": "move left\n"}
-    for end, move in ends.items():
+    for end, move in ENDS.items():
         assert {action.text for text, action in learnt if text.endswith(end)} == {move}
     assert len({action.text for _, action in drawn}) > 2
 
@@ -143,10 +142,9 @@ def test_with_a_history_the_texts_are_what_a_world_counts():
 
 
 def test_a_pipeline_asks_its_pairs_what_the_critic_s_episodes_were_asked(tmp_path):
+    few = {"num_rounds": 1, "evaluation.num_samples": 10}
     short = replace(MAZE, max_chains=6)
-    config = config_of("run_pipeline", tmp_path, tmp_path / "run", environment=short, num_rounds=1)
-    few = replace(config.evaluation, num_samples=10)
-    summary = run_here("run_pipeline", replace(config, evaluation=few))
+    summary = run_smallest("run_pipeline", tmp_path, tmp_path / "run", few, environment=short)
     assert summary["num_pairs"] > 0 and summary["round_1/critic_r2"] is None
     episodes = read_trajectories(tmp_path / "run/round_1/critic/trajectories")
     asked = {text for episode in episodes for text in episode.observations[:-1]}

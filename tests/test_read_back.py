@@ -1,6 +1,5 @@
 """Whatever a run reads back to go on is as it was written, and is its own, or is refused."""
 
-import json
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,12 +52,6 @@ FILES = {
 }
 
 
-def run_folder(folder: Path, run_id: str) -> Path:
-    folder.mkdir()
-    write_run_file(folder, {"run_id": run_id})
-    return folder
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_no_change_of_what_an_evaluation_left_goes_unnoticed(name, tmp_path):
     write, read = FILES[name]
@@ -80,8 +73,10 @@ def test_no_change_of_what_an_evaluation_left_goes_unnoticed(name, tmp_path):
 @pytest.mark.parametrize("name", FILES)
 def test_what_another_runs_evaluation_left_is_refused(name, tmp_path):
     write, read = FILES[name]
-    one, other = (run_folder(tmp_path / run_id, run_id) for run_id in ("one", "other"))
+    one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
+        folder.mkdir()
+        write_run_file(folder, {"run_id": folder.name})
         write(folder / name)
     for path in other.glob(f"*{Path(name).stem}.*"):
         shutil.copy(path, one)
@@ -90,9 +85,8 @@ def test_what_another_runs_evaluation_left_is_refused(name, tmp_path):
 
 
 def test_numbers_of_a_world_that_were_changed_are_refused(tmp_path):
-    config = config_of("run_pipeline", tmp_path, tmp_path / "run")
-    unsized = replace(config.simpo.preferences, num_states=None)
-    config = replace(config, simpo=replace(config.simpo, preferences=unsized))
+    unsized = {"simpo.preferences.num_states": None}
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", unsized)
     with Run.of(config) as run:
         given = sized(config, run)
         assert sized(config, run) == given
@@ -156,43 +150,40 @@ def test_metrics_that_were_changed_are_refused_before_a_run_goes_on(damage, tmp_
             run.truncate_metrics(2, mark)
 
 
-def test_a_switch_is_offered_where_it_helps_and_where_it_can_be_given(tmp_path, monkeypatch):
-    path = tmp_path / "run/metrics.jsonl"
-    with Run.open(tmp_path / "run", RunConfig()) as run:
-        run.log({"loss": 0.5}, step=1)
-        mark = run.mark_metrics()
-        run.finish({})
-        content = path.read_bytes()
-        path.write_bytes(b"[" + content)
-        with pytest.raises(DataError, match="line 1 is no JSON object") as error:
-            run.truncate_metrics(1, mark)
-        assert "--inexact" not in str(error.value)
-        path.unlink()
-        with pytest.raises(DataError, match="give the same command, for .* with --inexact"):
-            _ = run.summary
-        with pytest.raises(DataError, match="or add --inexact on the command line"):
-            run.truncate_metrics(1, mark)
-        monkeypatch.setattr(process._options, "inexact", True)
+def test_a_switch_is_offered_where_it_helps_and_where_it_can_be_given(run, monkeypatch):
+    path = run.path("metrics.jsonl")
+    run.log({"loss": 0.5}, step=1)
+    mark = run.mark_metrics()
+    run.finish({})
+    content = path.read_bytes()
+    path.write_bytes(b"[" + content)
+    with pytest.raises(DataError, match="line 1 is no JSON object") as error:
         run.truncate_metrics(1, mark)
+    assert "--inexact" not in str(error.value)
+    path.unlink()
+    with pytest.raises(DataError, match="give the same command, for .* with --inexact"):
+        _ = run.summary
+    with pytest.raises(DataError, match="or add --inexact on the command line"):
+        run.truncate_metrics(1, mark)
+    monkeypatch.setattr(process._options, "inexact", True)
+    run.truncate_metrics(1, mark)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "lineage.jsonl"])
-def test_what_a_finished_run_tells_of_itself_is_as_it_was_at_its_end(name, tmp_path):
-    with Run.open(tmp_path / "run", RunConfig()) as run:
-        append_json_lines(run.path(name), [{"step": 1, "loss": 0.5}])
-        run.finish({"loss": 0.5})
-        assert run.summary == {"loss": 0.5}
-    path = tmp_path / "run" / name
+def test_what_a_finished_run_tells_of_itself_is_as_it_was_at_its_end(name, run):
+    path = run.path(name)
+    append_json_lines(path, [{"step": 1, "loss": 0.5}])
+    run.finish({"loss": 0.5})
+    assert run.summary == {"loss": 0.5}
     for damage in (lambda: path.write_text(path.read_text().replace("0.5", "0.7")), path.unlink):
         damage()
         with pytest.raises(DataError, match=f"{name}: missing or damaged since the run ended"):
             _ = run.summary
 
 
-def test_no_change_of_a_runs_name_goes_unnoticed(tmp_path):
-    with Run.open(tmp_path / "run", RunConfig()) as run:
-        run.log({"loss": 0.5}, step=1)
-    path = tmp_path / "run" / RUN_FILE
+def test_no_change_of_a_runs_name_goes_unnoticed(run):
+    run.log({"loss": 0.5}, step=1)
+    path = run.path(RUN_FILE)
     content = path.read_bytes()
     for place in range(0, len(content), 7):
         flipped = bytearray(content)
@@ -220,10 +211,8 @@ def test_rows_of_another_kind_than_their_manifest_says_are_refused(kind, version
 
 def test_a_newer_version_is_named_before_what_it_lacks(tmp_path):
     path = tmp_path / "config.json"
-    for version, words in (
-        (2, "expected schema version 1, got 2"),
-        (1, r"\['gamma'\] are missing"),
-    ):
+    said = {2: "expected schema version 1, got 2", 1: r"\['gamma'\] are missing"}
+    for version, words in said.items():
         path.write_text(f'{{"schema_version": {version}, "discount": 0.9}}', "utf-8")
         with pytest.raises(DataError, match=words):
             read_versioned_json(path, 1, names=["gamma"])
@@ -241,13 +230,12 @@ def test_the_page_of_a_run_shows_nothing_that_was_changed_since_it_ended(name, t
         write_report(run.directory)
 
 
-def test_what_a_pipeline_shows_first_is_not_copied_from_a_damaged_stage(tmp_path):
+def test_what_a_pipeline_shows_first_is_not_copied_from_a_damaged_stage(run):
     """Its copy would have a checksum of its own, and vouch for the damage."""
-    run = Run.open(tmp_path / "run", RunConfig())
     path = run.path("round_0/evaluation/episodes.json")
     write_episodes(path, EPISODES)
     path.write_text(path.read_text().replace("3", "4"))
-    with run, pytest.raises(DataError, match="round_0/evaluation/episodes.json: damaged; remove"):
+    with pytest.raises(DataError, match="round_0/evaluation/episodes.json: damaged; remove"):
         RoundResults.gather(SimpleNamespace(run=run), 0)
     assert not (run.directory / "episodes_before.json").exists()
 
@@ -329,8 +317,9 @@ def test_curves_keep_the_last_record_of_a_step_and_show_gaps(tmp_path):
         {"step": 2, "time": 2.0, "loss": None},
         {"step": 3, "time": 3.0, "loss": 1},
     ]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (tmp_path / "run" / "metrics.jsonl").write_text(lines + '{"step": 4, "lo')
+    append_json_lines(tmp_path / "run/metrics.jsonl", records)
+    with open(tmp_path / "run/metrics.jsonl", "a") as metrics:
+        metrics.write('{"step": 4, "lo')
     ((key, (steps, losses)),) = open_run(tmp_path / "run").curves().items()
     assert key == "loss"
     assert steps == [1, 2, 3]

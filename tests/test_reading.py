@@ -72,10 +72,9 @@ def test_different_observations_are_asked_once_and_those_without_a_chain_left_ou
 
 def cloning(weights, run_dir, **changes):
     """Shortest paths on the 2x2 grid: learnt in some 60 updates."""
-    config = config_of("train_bc", weights, run_dir)
     behavior = replace(BEHAVIOR, num_chains=9600, competent_fraction=1.0)
-    training = replace(config.training, learning_rate=2e-2, batch_size=32)
-    return replace(config, behavior=behavior, training=training, **changes)
+    values = {"behavior": behavior, "training.learning_rate": 2e-2, "training.batch_size": 32}
+    return config_of("train_bc", weights, run_dir, values, **changes)
 
 
 def test_the_cloning_ends_once_the_actor_reads_and_is_then_finished(weights, tmp_path, monkeypatch):

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from conftest import ROOT
 from script_setups import CLASSES, build_weights
 from serving_setups import pipeline
 
 from lactchain.config.parsing import dump, parse
 from lactchain_extras.stages.doctor import DoctorConfig
 
-ROOT = Path(__file__).parent.parent
 NODES = ["127.0.0.1", "127.0.0.2"]
 CONFIG = "configs/run_pipeline/gridworld_mistral7b.yaml"
 NOTE = """import json, os, sys
@@ -143,9 +143,8 @@ def test_servers_and_training_share_the_gpus(
     *servers, (checked, doctor), (launched, trainer) = noted(recipe)
     ports = [recipe.port + number for number in range(generating)]
     apart = "NODES" in where or where.get("SLURM_JOB_NUM_NODES") == "2"
-    assert sorted(note["CUDA_VISIBLE_DEVICES"] for _, note in servers) == [
-        str(number) for number in range(generating)
-    ]
+    shares = sorted(note["CUDA_VISIBLE_DEVICES"] for _, note in servers)
+    assert shares == [str(number) for number in range(generating)]
     assert {name for name, _ in servers} == {"vllm"}
     assert {note["NODE"] for _, note in servers} == {NODES[0] if apart else None}
     assert {note["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] for _, note in servers} == {"1"}

@@ -27,6 +27,7 @@ from lactchain.runs.run import Run
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.stage_run import LivePage, write_page
+from lactchain.storage.files import append_json_lines
 from lactchain.storage.manifests import read_run_file, write_run_file
 from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables
@@ -106,11 +107,8 @@ def test_pairs_are_whole_with_their_ways(run, page):
     assert pairs["chosen"] == [p.chosen for p in held]
     assert pairs["chosen_advantage"] == pytest.approx([p.chosen_value for p in held])
     assert pairs["margin"] == pytest.approx([p.margin for p in held])
-    first = [
-        place
-        for place, round_ in enumerate(pairs["round"])
-        if not place or round_ != pairs["round"][place - 1]
-    ]
+    rounds = pairs["round"]
+    first = [n for n, round_ in enumerate(rounds) if not n or round_ != rounds[n - 1]]
     assert [place for place, after in enumerate(pairs["chosen_after"]) if after == -0.5] == first
     assert [pairs["rejected_after"][place] for place in first] == [-7.25] * len(first)
     goals = [[p.state["goal_x"], p.state["goal_y"]] for p in held]
@@ -145,10 +143,8 @@ def test_of_very_many_episodes_the_failures_come_first_and_the_page_says_so(run,
 
 def test_hostile_text_anywhere_does_not_leave_its_place(tmp_path):
     run = tmp_path / "<img src=x onerror=alert(1)>"
-    config = {
-        "environment": {"id": "lactchain/GridWorld-v0", "kwargs": {}},
-        HOSTILE[:60]: HOSTILE[:60],
-    }
+    world = {"id": "lactchain/GridWorld-v0", "kwargs": {}}
+    config = {"environment": world, HOSTILE[:60]: HOSTILE[:60]}
     write_run(run, config, 2, {HOSTILE: HOSTILE})
     write_run_file(run, {"device": HOSTILE, "git_commit": HOSTILE})
     (run / "metrics.jsonl").write_text(
@@ -282,14 +278,12 @@ def test_alarms_are_shown_with_their_first_round_and_what_helps(
     write_run(tmp_path / "run", {}, 0)
     steps = range(rounds[-1] + 1)
     records = [{"step": n, f"alarm/{name}": int(n in rounds), "alarm/silence": 0} for n in steps]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (tmp_path / "run" / "metrics.jsonl").write_text(lines)
+    append_json_lines(tmp_path / "run/metrics.jsonl", records)
     texts, rule = page_of(tmp_path / "run").texts, {rule.name: rule for rule in RULES}[name]
     said = texts[texts.index(f"Alarm: {name}") + 1]
     assert said.startswith(f", {when}: {rule.means}") and getattr(rule, advice) in said
     assert "Alarm: silence" not in texts
-    with open(tmp_path / "run" / "metrics.jsonl", "a") as metrics:
-        metrics.write(json.dumps({"step": 4, f"alarm/{name}": 0}) + "\n")
+    append_json_lines(tmp_path / "run/metrics.jsonl", [{"step": 4, f"alarm/{name}": 0}])
     texts = page_of(tmp_path / "run").texts
     assert f"Alarm {name}, {when}; the last round is without it." in texts
 

@@ -5,7 +5,7 @@ import signal
 from contextlib import contextmanager
 
 import pytest
-from training_setups import NUM_UPDATES, final_state, open_run, train_here
+from training_setups import NUM_UPDATES, final_state, open_run, slow, train_here
 
 from lactchain.errors import Interrupted
 from lactchain.runs.run import read_metrics
@@ -58,18 +58,14 @@ def stopped_at(update):
     assert stop.value.exit_code == 143
 
 
-SLOW = [("mc", LORA), ("cloning", LORA), *((kind, FULL) for kind in ("simpo", "critic", "ilql"))]
+ALL = slow("simpo, all weights", "critic, all weights", "ilql, all weights")
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        *((kind, LORA) for kind in ("simpo", "critic", "ilql")),
-        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in SLOW),
-    ],
-)
-def test_cut_at_an_update_and_resumed_is_bit_exact(kind, options, tiny, uninterrupted, run_dir):
+@pytest.mark.parametrize("case", ["simpo", "critic", "ilql", *slow("mc", "cloning"), *ALL])
+def test_cut_at_an_update_and_resumed_is_bit_exact(case, tiny, uninterrupted, run_dir):
     """In the middle of an epoch, twice in one, at its end, and before the last of nine updates."""
+    kind, _, weights = case.partition(", ")
+    options = FULL if weights else LORA
     for update in (1, 2, 3, NUM_UPDATES - 1):
         with stopped_at(update):
             train_here(kind, tiny, run_dir, options)
@@ -91,13 +87,7 @@ def stop_within(monkeypatch, update):
     monkeypatch.setattr(guards.GuardedTrainer, "training_step", interrupted)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("simpo", "critic"),
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("cloning", "ilql", "mc")),
-    ],
-)
+@pytest.mark.parametrize("kind", ["simpo", "critic", *slow("cloning", "ilql", "mc")])
 def test_cut_within_an_update_and_resumed_is_bit_exact(
     kind, tiny, uninterrupted, run_dir, monkeypatch
 ):

@@ -39,11 +39,9 @@ def actor(weights):
     return LanguageActor.from_config(config, make_language_env(GRID).grammar)
 
 
-def heard(trajectories):
+def heard(played):
     """What must not depend on how the work was cut: all but the last bits of probabilities."""
-    return [
-        replace(t, actions=tuple(replace(a, logprobs=()) for a in t.actions)) for t in trajectories
-    ]
+    return [replace(t, actions=tuple(replace(a, logprobs=()) for a in t.actions)) for t in played]
 
 
 def test_episodes_depend_neither_on_neighbours_nor_on_shards(actor, tmp_path):
@@ -185,9 +183,8 @@ def test_where_nobody_knows_shortest_paths_they_are_left_out(kwargs, tmp_path):
     rollouts = Rollouts(EnvironmentConfig("FrozenLake-v1", kwargs, max_chains=30))
     if not kwargs["is_slippery"]:
         rollouts.env.view = replace(rollouts.env.view, model=None)
-    results, figures = evaluate(
-        RandomChains(rollouts.env.grammar), rollouts, seed=1, folder=tmp_path
-    )
+    policy = RandomChains(rollouts.env.grammar)
+    results, figures = evaluate(policy, rollouts, seed=1, folder=tmp_path)
     assert len(results) == 11 and all(result.shortest is None for result in results)
     assert np.isnan(figures["actions_over_shortest"])
 

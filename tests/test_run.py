@@ -7,6 +7,7 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from run_setups import Config, start
@@ -174,18 +175,20 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, folder, error, words):
     refused(tmp_path / folder, error, words)
 
 
-HOLDER = """
-import sys
+OPENS = """
+import os, sys, time
 from run_setups import Config
 from lactchain.runs.run import Run
 run = Run.open(sys.argv[1], Config())
+is_child = {} and os.fork() == 0
+time.sleep(60 * is_child)
 print("open", flush=True)
-sys.stdin.read()
+{}
 """
 
 
 def test_a_second_process_is_refused_until_the_first_dies(run_dir):
-    with start(HOLDER, run_dir) as holder:
+    with start(OPENS.format(False, "sys.stdin.read()"), run_dir) as holder:
         assert holder.stdout.readline() == "open\n"
         refused(run_dir, ConfigError, f"process {holder.pid} works in this folder")
         holder.kill()
@@ -246,28 +249,14 @@ def test_what_is_no_plain_file_is_refused_and_where_a_link_leads_is_left_alone(r
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_a_file_system_that_does_not_lock_is_named(run_dir, monkeypatch, code):
-    def refuse(*_):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(code, os.strerror(code))))
     refused(run_dir, DiskError, f"{run_dir}: .*{os.strerror(code)}.*--run.run_dir")
     monkeypatch.undo()
     Run.open(run_dir, CONFIG).close()
 
 
-FORKS = """
-import os, sys, time
-from run_setups import Config
-from lactchain.runs.run import Run
-run = Run.open(sys.argv[1], Config())
-if os.fork() == 0:
-    time.sleep(60)
-print("open", flush=True)
-"""
-
-
 def test_forked_children_do_not_keep_the_folder_locked(run_dir):
-    with start(FORKS, run_dir, start_new_session=True) as holder:
+    with start(OPENS.format(True, ""), run_dir, start_new_session=True) as holder:
         assert holder.stdout.readline() == "open\n"
         assert holder.wait(20) == 0
         Run.open(run_dir, CONFIG).close()

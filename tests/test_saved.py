@@ -14,11 +14,10 @@ STATES = ["0 0 up 1 1", "1 0 left 0 1"]
 SEEDS = [3, 4]
 
 
-@pytest.fixture(scope="module", params=["all weights", "adapter"])
+@pytest.fixture(scope="module", params=[None, LORA], ids=["all weights", "adapter"])
 def simpo(request, weights, tmp_path_factory):
-    config = config_of("train_simpo", weights, tmp_path_factory.mktemp("runs") / "simpo")
-    lora = LORA if request.param == "adapter" else None
-    config = replace(config, actor=replace(config.actor, lora=lora, strategy="direct"))
+    values = {"actor.lora": request.param, "actor.strategy": "direct"}
+    config = config_of("train_simpo", weights, tmp_path_factory.mktemp("runs") / "simpo", values)
     run_here("train_simpo", config)
     return config
 

@@ -15,18 +15,14 @@ def env():
     return language_env(max_chain_length=5)
 
 
-def policies(env):
-    optimal, random = OptimalChains(env), RandomChains(env.grammar)
-    return [optimal, random, Mixture(optimal, random, 0.3)]
-
-
 def lengths_of(env, completions):
     return np.array([len(env.extractor.parse(said.text).actions) for said in completions])
 
 
 def test_a_row_depends_on_its_own_seed_alone(env):
     observations = [env.reset(seed=seed)[0] for seed in range(20)]
-    for policy in policies(env):
+    optimal, random = OptimalChains(env), RandomChains(env.grammar)
+    for policy in (optimal, random, Mixture(optimal, random, 0.3)):
         assert isinstance(policy, Policy)
         together = policy.act(observations, range(20))
         alone = [policy.act([text], [seed])[0] for seed, text in enumerate(observations)]

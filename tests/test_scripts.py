@@ -7,12 +7,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
+from unittest.mock import Mock
 
 import key_corridor  # noqa: F401  registers
 import pytest
 from PIL import Image
-from script_setups import GRID, LORA, RESULTS, STAGES, config_of, contents, figures_of, run_here
+from script_setups import GRID, LORA, RESULTS, STAGES, contents, figures_of, run_here, run_smallest
 
 from lactchain.baselines.settings import TrainDQNConfig, TrainPPOConfig
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig
@@ -25,11 +25,9 @@ from lactchain.stages import train_agent
 from lactchain.storage.manifests import verify_manifest
 from lactchain_extras.stages.play import PlayConfig
 
-SCRIPTS = sorted((Path(__file__).parent.parent / "scripts").glob("*.py"))
-
 
 def test_help_takes_no_time_since_scripts_import_nothing_heavy(root):
-    names = [path.stem for path in SCRIPTS]
+    names = sorted(path.stem for path in (root / "scripts").glob("*.py"))
     heavy = {"torch", "transformers", "trl", "datasets", "peft", "accelerate"}
     code = f"import lactchain, sys, {', '.join(names)}; lactchain.make_vector_env\n"
     code += f"print(*sys.modules.keys() & {heavy})"
@@ -50,7 +48,7 @@ def test_a_stage_leaves_its_files_and_a_finished_one_loads_nothing_again(script,
     files = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.name != "lock"}
     hidden = weights.rename(weights.with_name("hidden"))  # no model is loaded again
     try:
-        summary = run_here(script, config_of(script, weights, run_dir))
+        summary = run_smallest(script, weights, run_dir)
     finally:
         hidden.rename(weights)
     assert summary == json.loads((run_dir / "summary.json").read_text())
@@ -63,20 +61,15 @@ def test_killed_before_its_summary_it_ends_with_the_same_bits(script, finished, 
     run_dir = shutil.copytree(finished(script), tmp_path / "run")
     (run_dir / "summary.json").unlink()
     before = read_metrics(run_dir)
-    run_here(script, config_of(script, weights, run_dir))
+    run_smallest(script, weights, run_dir)
     assert contents(run_dir, script) == contents(finished(script), script)
     after = read_metrics(run_dir)
     assert after[-1]["step"] == before[-1]["step"]
-    assert after == before or "training" not in vars(config_of(script, weights, run_dir))
+    assert after == before or not script.startswith("train_")
 
 
 def play(monkeypatch, lines: list[str], config: PlayConfig) -> float:
-    def type_next(*_):
-        if not lines:
-            raise EOFError
-        return lines.pop(0)
-
-    monkeypatch.setattr("builtins.input", type_next)
+    monkeypatch.setattr("builtins.input", Mock(side_effect=[*lines, EOFError]))
     return run_here("play", config)
 
 
@@ -134,9 +127,8 @@ def test_an_actor_starts_from_any_run_or_checkpoint(finished, weights, tmp_path)
     simpo = finished("train_simpo")
     checkpoint = max((simpo / "checkpoints").iterdir())
     for number, model in enumerate((simpo / "actor", checkpoint, finished("train_bc") / "actor")):
-        config = config_of("collect_rollouts", weights, tmp_path / str(number))
-        actor = replace(config.actor, model=str(model))
-        run_here("collect_rollouts", replace(config, actor=actor))
+        values = {"actor.model": str(model)}
+        run_smallest("collect_rollouts", weights, tmp_path / str(number), values)
     played = [read_trajectories(tmp_path / str(n) / "trajectories") for n in range(3)]
     bare = read_trajectories(finished("collect_rollouts") / "trajectories")
     completions = [[a.logprobs for t in ts for a in t.actions] for ts in (*played, bare)]
@@ -145,14 +137,11 @@ def test_an_actor_starts_from_any_run_or_checkpoint(finished, weights, tmp_path)
 
 
 def test_adapters_start_from_any_run_or_checkpoint(weights, tmp_path):
-    config = config_of("train_simpo", weights, tmp_path / "first")
-    config = replace(config, actor=replace(config.actor, lora=LORA))
-    run_here("train_simpo", config)
+    run_smallest("train_simpo", weights, tmp_path / "first", {"actor.lora": LORA})
     checkpoint = max((tmp_path / "first/checkpoints").iterdir())
     for number, adapter in enumerate((tmp_path / "first/actor", checkpoint)):
-        actor = replace(config.actor, adapter=str(adapter))
-        run = RunConfig(run_dir=str(tmp_path / str(number)))
-        run_here("train_simpo", replace(config, run=run, actor=actor))
+        values = {"actor.lora": LORA, "actor.adapter": str(adapter)}
+        run_smallest("train_simpo", weights, tmp_path / str(number), values)
     assert contents(tmp_path / "0", "make_preferences")["pairs"]
     results = [tmp_path / n / "actor/adapter_model.safetensors" for n in ("first", "0", "1")]
     first, from_actor, from_checkpoint = (path.read_bytes() for path in results)
@@ -161,18 +150,16 @@ def test_adapters_start_from_any_run_or_checkpoint(weights, tmp_path):
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 def test_a_critic_starts_from_any_run_or_checkpoint_and_ranks_pairs(lora, weights, tmp_path):
-    config = config_of("train_critic", weights, tmp_path / "first", compare_with_exact=False)
-    config = replace(config, critic=replace(config.critic, lora=lora))
-    run_here("train_critic", config)
+    values = {"critic.lora": lora, "compare_with_exact": False}
+    run_smallest("train_critic", weights, tmp_path / "first", values)
     checkpoint = max((tmp_path / "first/checkpoints").iterdir())
     summaries = []
     for number, folder in enumerate((tmp_path / "first/critic", checkpoint)):
-        critic = replace(config.critic, checkpoint=str(folder))
-        run = RunConfig(run_dir=str(tmp_path / f"critic-{number}"))
-        again = run_here("train_critic", replace(config, run=run, critic=critic))
+        values["critic.checkpoint"] = str(folder)
+        again = run_smallest("train_critic", weights, tmp_path / f"critic-{number}", values)
         summaries.append(figures_of(again))
-        pairs = config_of("make_preferences", weights, tmp_path / f"pairs-{number}")
-        ranked = run_here("make_preferences", replace(pairs, critic=str(folder)))
+        place = tmp_path / f"pairs-{number}"
+        ranked = run_smallest("make_preferences", weights, place, critic=str(folder))
         assert ranked["ranked_by"] == f"critic {folder}"
     assert summaries[0] == summaries[1]
     first, second = (read_pairs(tmp_path / f"pairs-{n}" / "pairs") for n in range(2))
@@ -188,24 +175,22 @@ def test_trajectories_and_pairs_of_other_runs_are_taken(finished, weights, tmp_p
         ("train_simpo", "pairs", "make_preferences", "actor"),
     ):
         given = {data: str(finished(source) / data)}
-        run_here(script, config_of(script, weights, tmp_path / script, **given))
+        run_smallest(script, weights, tmp_path / script, **given)
         assert not (tmp_path / script / data).exists()
         folders = tmp_path / script, finished(script)
         same = [(f / result / "model.safetensors").read_bytes() for f in folders]
         assert same[0] == same[1]
-    cloned = run_here("train_bc", config_of("train_bc", weights, tmp_path / "bc", **given))
+    cloned = run_smallest("train_bc", weights, tmp_path / "bc", **given)
     assert cloned["num_examples"] == len(read_pairs(given["pairs"]))
 
 
 def test_damage_of_results_is_found_before_they_are_used(finished, weights, tmp_path):
-    for script, name in (("train_critic", "critic"), ("train_simpo", "actor")):
+    for script, key in (("train_critic", "critic"), ("train_simpo", "actor.model")):
+        name = key.partition(".")[0]
         folder = shutil.copytree(finished(script) / name, tmp_path / name)
         assert verify_manifest(folder)["run_id"]
         content = bytearray((folder / "model.safetensors").read_bytes())
         content[-1] ^= 1
         (folder / "model.safetensors").write_bytes(content)
-        config = config_of("make_preferences", weights, tmp_path / "run")
-        actor = replace(config.actor, model=str(folder))
-        changes = {"critic": str(folder)} if name == "critic" else {"actor": actor}
         with pytest.raises(DataError, match=f"{name}/model.safetensors: damaged"):
-            run_here("make_preferences", replace(config, **changes))
+            run_smallest("make_preferences", weights, tmp_path / "run", {key: str(folder)})

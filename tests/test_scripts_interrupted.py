@@ -7,16 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from script_setups import (
-    COLLECT,
-    RESULTS,
-    config_of,
-    contents,
-    figures_of,
-    run_here,
-    start,
-    start_two,
-)
+from script_setups import RESULTS, config_of, contents, figures_of, run_here, start, start_two
 from training_setups import exit_codes, logs
 
 from lactchain.runs.run import Run, read_metrics
@@ -29,8 +20,8 @@ def stopped_and_resumed(weights, tmp_path, *words, **variables):
 
     Yields the process at each of these places; in the end all files are those of a whole run.
     """
-    many, script = replace(COLLECT, num_episodes=640), "collect_rollouts"
-    config = config_of(script, weights, tmp_path / "run", collect=many)
+    many, script = {"collect.num_episodes": 640}, "collect_rollouts"
+    config = config_of(script, weights, tmp_path / "run", many)
     process = start(script, config, *words, **variables)
     while not (tmp_path / "run/trajectories/00002-of-00040.parquet").exists():
         assert process.is_alive(), logs(tmp_path / "run")
@@ -44,7 +35,7 @@ def stopped_and_resumed(weights, tmp_path, *words, **variables):
     kept = len(list((tmp_path / "run/trajectories").glob("*.parquet")))
     assert 1 <= kept < 40 and not (tmp_path / "run/summary.json").exists()
     resumed = run_here(script, config)
-    whole = run_here(script, config_of(script, weights, tmp_path / "whole", collect=many))
+    whole = run_here(script, config_of(script, weights, tmp_path / "whole", many))
     assert figures_of(resumed) == figures_of(whole)
     assert contents(tmp_path / "run", script) == contents(tmp_path / "whole", script)
 

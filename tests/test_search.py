@@ -19,13 +19,9 @@ from lactchain.search.settings import EvolutionConfig, MutationConfig, SpaceConf
 from lactchain.stages.search import SearchConfig
 
 SMALL = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8, 6))
-SMALL_DQN = DQNConfig(
-    num_envs=4, train_every_env_steps=8, learning_starts=16, hidden=(8, 6), buffer_size=64
-)
-SMALL_DDPG = DDPGConfig(
-    num_envs=4, train_every_env_steps=8, learning_starts=16, batch_size=16, hidden=(8, 6),
-    buffer_size=64,
-)  # fmt: skip
+OFF_POLICY = {"num_envs": 4, "train_every_env_steps": 8, "hidden": (8, 6), "buffer_size": 64}
+SMALL_DQN = DQNConfig(learning_starts=16, **OFF_POLICY)
+SMALL_DDPG = DDPGConfig(learning_starts=16, batch_size=16, **OFF_POLICY)
 AVERAGED = replace(SMALL_DQN, average_weights=0.9)
 AGENTS = [(PPO, SMALL), (DQN, SMALL_DQN), (DQN, AVERAGED), (DDPG, SMALL_DDPG)]
 ALL = SpaceConfig()
@@ -39,10 +35,6 @@ def trained(config=SMALL, kind=PPO, num_members=1, seed=0):
     for _ in range(3):
         population.advance(envs)
     return population, envs, spaces
-
-
-def weights_of(learnt):
-    return learnt["parts"]["parameters"]["flat"]
 
 
 @pytest.mark.parametrize(("kind", "config"), AGENTS)
@@ -129,7 +121,7 @@ def test_settings_that_make_no_sense_are_refused(kind, fields, said):
 
 def test_what_is_taken_out_is_a_copy():
     population, envs, _ = trained()
-    learnt = learnt_by(population)
-    before = weights_of(learnt).copy()
+    weights = learnt_by(population)["parts"]["parameters"]["flat"]
+    before = weights.copy()
     population.advance(envs)
-    assert np.array_equal(weights_of(learnt), before)
+    assert np.array_equal(weights, before)

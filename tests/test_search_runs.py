@@ -3,13 +3,15 @@
 import itertools
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import test_search
 
 from lactchain.baselines.evaluation import evaluate_members
-from lactchain.baselines.settings import DQNConfig, PPOConfig, WorldConfig
+from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.training import read_agent
 from lactchain.config.settings import RunConfig
 from lactchain.errors import ConfigError, Interrupted
@@ -23,10 +25,8 @@ from lactchain.stages.search import main as search
 from lactchain.storage.files import read_json_lines
 
 SHORT = WorldConfig("CartPole-v1", {"max_episode_steps": 60})
-PPO = PPOConfig(num_envs=4, num_steps=16, batch_size=32, num_epochs=2, hidden=(8,))
-DQN = DQNConfig(
-    num_envs=4, train_every_env_steps=8, learning_starts=32, buffer_size=200, hidden=(8,)
-)
+PPO = replace(test_search.SMALL, hidden=(8,))
+DQN = replace(test_search.SMALL_DQN, learning_starts=32, buffer_size=200, hidden=(8,))
 SMALL = EvolutionConfig(
     population_size=3, num_generations=4, steps_per_generation=64, num_episodes=2
 )
@@ -34,14 +34,8 @@ SPACE = SpaceConfig(architectures=[[4], [6, 6]], activations=["tanh", "relu"])
 
 
 def config(run_dir, **changes):
-    base = SearchConfig(
-        run=RunConfig(run_dir=str(run_dir), keep_checkpoints=True),
-        environment=SHORT,
-        ppo=PPO,
-        space=SPACE,
-        evolution=SMALL,
-    )
-    return replace(base, **changes)
+    run = RunConfig(run_dir=str(run_dir), keep_checkpoints=True)
+    return replace(SearchConfig(run, SHORT, ppo=PPO, space=SPACE, evolution=SMALL), **changes)
 
 
 def run(run_dir, **changes):
@@ -106,14 +100,12 @@ def test_the_returned_agent_is_the_one_that_was_judged(uncut):
     _, folder, summary = uncut
     lines = read_json_lines(folder / "lineage.jsonl")
     first = next(line for line in lines if line["id"] == summary["best/id"])
-    agent, means = read_agent(folder / "best"), []
+    agent = read_agent(folder / "best")
+    greedy, means = partial(agent.act, greedy=True), []
     for generation in range(first["generation"], SMALL.num_generations):
         seed = derive_seed(0, "selecting", generation)
-        evaluation = evaluate_members(
-            lambda observations: agent.act(observations, greedy=True),
-            SHORT.id, 1, SMALL.num_episodes, seed, **SHORT.kwargs,
-        )  # fmt: skip
-        means.append(evaluation.returns.mean())
+        played = evaluate_members(greedy, SHORT.id, 1, SMALL.num_episodes, seed, **SHORT.kwargs)
+        means.append(played.returns.mean())
     assert first["fitness"] == means[0]
     assert summary["best/fitness"] == pytest.approx(np.mean(means))
     assert agent.config.learning_rate == summary["best/tunables"]["learning_rate"]
@@ -317,7 +309,6 @@ def test_one_thing_is_searched_at_a_time(tmp_path, changes):
 
 def test_a_search_on_several_processes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    config = SearchConfig(ppo=PPO, run=RunConfig(run_dir=str(tmp_path / "run")))
     with pytest.raises(ConfigError, match="single process, got 2; start it without a launcher"):
-        search(config)
+        run(tmp_path / "run")
     assert not (tmp_path / "run").exists()

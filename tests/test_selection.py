@@ -1,10 +1,8 @@
 """Rounds are compared by pairs on a sample of their own; one that is worse is undone."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from script_setups import config_of, run_here
+from script_setups import run_smallest
 
 from lactchain import EnvironmentConfig, HeldBackConfig, Rollouts, language_env
 from lactchain.data.episodes import sampled_starts
@@ -43,9 +41,8 @@ def test_a_sample_holds_as_many_held_back_states_as_their_share_is(by, count):
 def test_the_interval_of_a_sample_goes_by_its_starts_however_often_they_are_played(
     weights, tmp_path
 ):
-    config = config_of("evaluate", weights, tmp_path / "run")
     sample = EvaluationConfig(num_starts=12, num_episodes_per_start=4, num_samples=0)
-    summary = run_here("evaluate", replace(config, evaluation=sample))
+    summary = run_smallest("evaluate", weights, tmp_path / "run", evaluation=sample)
     found = summary["success_rate_low"], summary["success_rate_high"]
     assert found == pytest.approx(share_interval(12 * summary["success_rate"], 12))
     assert len(read_episodes(tmp_path / "run/episodes.json")) == 48
@@ -58,10 +55,7 @@ def test_a_sample_of_a_world_with_dice_is_played_as_often_as_all_its_starts():
 
 
 def results(successes, num_chains=1):
-    return [
-        EpisodeResult({"number": n}, bool(success), num_chains, 3)
-        for n, success in enumerate(successes)
-    ]
+    return [EpisodeResult({"n": n}, bool(won), num_chains, 3) for n, won in enumerate(successes)]
 
 
 ALL, HALF, FEWER = [1] * 40, [1] * 20 + [0] * 20, [1] * 38 + [0] * 2

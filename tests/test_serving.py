@@ -6,17 +6,11 @@ from dataclasses import replace
 
 import pytest
 from engine_stand_in import Engine, Script, answer, serving
-from script_setups import GRID, SHAPE, config_of, run_here, start_two
+from script_setups import GRID, LORA, SHAPE, config_of, run_here, start_two
 from serving_setups import GRAMMAR, STATE, adapter_weights, asked_of, pipeline, same
 from training_setups import exit_codes, logs
 
-from lactchain.config.settings import (
-    GuidedActorConfig,
-    LoraSettings,
-    SamplerConfig,
-    ServedConfig,
-    recast,
-)
+from lactchain.config.settings import GuidedActorConfig, SamplerConfig, ServedConfig, recast
 from lactchain.data.episodes import sampled_episodes
 from lactchain.data.preferences import read_pairs
 from lactchain.data.rollouts import Rollouts
@@ -103,14 +97,9 @@ def test_a_run_says_what_its_servers_were_and_are(engine, tmp_path, monkeypatch,
             record(config.served, run)
             run.log({"asked": 1}, step=0)
         written = (tmp_path / "run/environment.json").read_text()
-        assert json.loads(written)["servers"] == {
-            engine.url: {
-                "version": "0.stand-in",
-                "base.root": str(engine.model),
-                "base.max_model_len": "512",
-                "vllm_config.model_config.dtype": dtype,
-            }
-        }
+        told = {"version": "0.stand-in", "base.root": str(engine.model)}
+        told |= {"base.max_model_len": "512", "vllm_config.model_config.dtype": dtype}
+        assert json.loads(written)["servers"] == {engine.url: told}
         assert "12345" not in written
     (line,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert line.endswith("before: vllm_config.model_config.dtype was bfloat16, is float16")
@@ -156,9 +145,8 @@ def test_the_next_adapter_is_loaded_before_the_last_one_goes(engine, adapters):
 
 def test_an_adapter_that_a_server_does_not_take_is_one_line(engine, adapters, monkeypatch):
     monkeypatch.setattr(engine, "max_rank", 3)
-    monkeypatch.setattr(
-        "lactchain_extras.serving.transport.ORDER_SECONDS", 0.1
-    )  # vLLM says so by a 500
+    # vLLM says so by a 500.
+    monkeypatch.setattr("lactchain_extras.serving.transport.ORDER_SECONDS", 0.1)
     config = asked_of(engine, adapter=str(adapters[2]))
     with pytest.raises(ServerError, match="LoRA rank 4 is greater than max_lora_rank 3"):
         ServedActor.from_config(config, GRAMMAR)
@@ -234,7 +222,7 @@ def test_a_pipeline_makes_the_pairs_and_weights_of_the_local_one(weights, tmp_pa
 def test_a_pipeline_behind_servers_trains_an_adapter_of_a_model_that_they_have(weights):
     config = config_of("run_pipeline", weights, "unused", tiny=None, warm_start=None)
     actor = replace(config.actor, served=ServedConfig(["http://127.0.0.1:1"]))
-    adapted, texts = replace(actor, lora=LoraSettings()), replace(actor.served, dialect="text")
+    adapted, texts = replace(actor, lora=LORA), replace(actor.served, dialect="text")
     for changes, setting in (
         ({"actor": actor}, "actor.lora"),
         ({"actor": replace(adapted, served=texts)}, "actor.served.dialect"),

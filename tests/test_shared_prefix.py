@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from training_setups import LORA, open_run
+from training_setups import LORA, TRAINING, arguments, nudge, open_run
 
-from lactchain.config.settings import ActorConfig, SimPOConfig, TrainingConfig
+from lactchain.config.settings import ActorConfig, SimPOConfig
 from lactchain.models.attention import can_read_once, shared_length
 from lactchain.models.loading import load_actor
 from lactchain.runs.process import seed_everything
-from lactchain.trainers.base import training_arguments
 from lactchain.trainers.behavior_cloning import IGNORED, BehaviorCloningTrainer, CompletionCollator
 from lactchain.trainers.simpo import PreferenceCollator, SimPOTrainer
 
@@ -20,10 +19,6 @@ DRAW = random.Random(0)
 INSTRUCTION = DRAW.choices(range(5, 200), k=40)
 LENGTHS = [(3, 2), (1, 5), (6, 1), (4, 4), (2, 2), (5, 3), (3, 1)]
 """Of what each prompt has of its own, and of completions."""
-
-SETTINGS = TrainingConfig(
-    num_epochs=2, batch_size=3, gradient_accumulation_steps=2, learning_rate=3e-3
-)
 
 
 def texts(*lengths: int) -> list[list[int]]:
@@ -49,10 +44,10 @@ def actor_of(tiny, lora=None, dtype="float32"):
     return load_actor(config, trainable=True)
 
 
-def trainer_of(kind, tiny, run_dir, settings=SETTINGS, **actor):
+def trainer_of(kind, tiny, run_dir, **actor):
     model, tokenizer = actor_of(tiny, **actor)
     with open_run(run_dir) as run:
-        args = training_arguments(settings, run.path("checkpoints"), 0)
+        args = arguments(TRAINING, run)
         if kind == "cloning":
             return BehaviorCloningTrainer(model, args, CLONED, tokenizer, run=run)
         return SimPOTrainer(model, args, PAIRS, tokenizer, SimPOConfig(nll_weight=0.5), run=run)
@@ -75,19 +70,12 @@ def gradients(trainer, batch) -> tuple[Tensor, dict[str, Tensor]]:
     return loss.detach(), {name: p.grad.clone() for name, p in named if p.requires_grad}
 
 
-def drawn_adapter(model) -> None:
-    """Adapters begin at zero, and nothing would flow into half of them."""
-    torch.manual_seed(0)
-    for name, parameter in model.named_parameters():
-        parameter.data.normal_(std=0.1) if "lora_" in name else None
-
-
 @pytest.mark.parametrize("kind", ["cloning", "simpo"])
 @pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
 @pytest.mark.parametrize("recomputed", [False, True], ids=["kept", "recomputed"])
 def test_loss_and_gradients_are_those_of_whole_rows(kind, lora, recomputed, tiny, run_dir):
     trainer = trainer_of(kind, tiny, run_dir, lora=lora)
-    drawn_adapter(trainer.model)
+    nudge(trainer.model, 0.1)  # adapters begin at zero, and nothing would flow into half of them
     if recomputed:
         trainer.model.activation_checkpointing_enable()
         trainer.model.enable_input_require_grads()
@@ -119,7 +107,7 @@ def test_an_adapter_learns_in_bfloat16_what_it_learns_in_float32(kind, read, tin
     steps, computed = [], []
     for dtype in ("float32", "bfloat16"):
         trainer = trainer_of(kind, tiny, run_dir / dtype, lora=LORA, dtype=dtype)
-        drawn_adapter(trainer.model)
+        nudge(trainer.model, 0.1)
         layers = [module for module in trainer.model.modules() if hasattr(module, "lora_A")]
         layers[0].lora_A["default"].register_forward_hook(lambda *call: computed.append(call[2]))
         collate = trainer.data_collator if read == "once" else unshared(trainer)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn import functional as F
-from training_setups import make_simpo, open_run
+from training_setups import make_simpo
 
 from lactchain.config.settings import SimPOConfig
 from lactchain.functional.losses import simpo_loss
@@ -40,15 +40,14 @@ def test_loss_equals_trl_on_random_pairs(beta, target_margin, dtype, tolerance):
     assert huge.isfinite().all()
 
 
-def test_trainer_loss_equals_trl_from_full_logits(tiny, run_dir):
+def test_trainer_loss_equals_trl_from_full_logits(tiny, run):
     """From padded batch to loss, against TRL's own steps: all logits, shift, mask, average, NLL."""
     from trl.experimental.cpo import CPOTrainer
 
-    with open_run(run_dir) as run:
-        trainer = make_simpo(tiny, run, lora=False)
-        trainer.settings = SimPOConfig(beta=2.0, target_margin=0.5, nll_weight=0.3)
-        rows = trainer.train_dataset[:7]
-        ours = trainer.compute_loss(trainer.model, trainer.data_collator(rows))
+    trainer = make_simpo(tiny, run, lora=False)
+    trainer.settings = SimPOConfig(beta=2.0, target_margin=0.5, nll_weight=0.3)
+    rows = trainer.train_dataset[:7]
+    ours = trainer.compute_loss(trainer.model, trainer.data_collator(rows))
     texts = [(row["prompt_ids"], row[k]) for row in rows for k in ("chosen_ids", "rejected_ids")]
     ids = pad([prompt + completion for prompt, completion in texts], 0)
     labels = pad([[-100] * len(prompt) + completion for prompt, completion in texts], -100)
@@ -60,10 +59,9 @@ def test_trainer_loss_equals_trl_from_full_logits(tiny, run_dir):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_one_sequence_per_pair_gives_what_two_sequences_give(attention, tiny, run_dir):
+def test_one_sequence_per_pair_gives_what_two_sequences_give(attention, tiny, run):
     """Prompts of different lengths, one token among them; both kinds of attention."""
-    with open_run(run_dir) as run:
-        model = make_simpo(tiny, run, lora=False).model.eval()
+    model = make_simpo(tiny, run, lora=False).model.eval()
     model.set_attn_implementation(attention)
     rows = [
         {"prompt_ids": [7], "chosen_ids": [9, 10, 1], "rejected_ids": [11, 1]},

@@ -94,19 +94,15 @@ def test_without_a_model_a_world_is_measured_by_random_play():
 
 def test_a_null_that_no_rule_stands_for_is_refused_in_every_script(weights, tmp_path):
     epochs, length = "critic.training.num_epochs", "environment.max_chain_length"
-    critic = config_of("train_critic", weights, tmp_path / "critic")
-    critic = with_values(critic, {"critic.gamma": None})
-    pipeline = config_of("run_pipeline", tmp_path, tmp_path / "run")
+    critic = config_of("train_critic", weights, tmp_path / "critic", {"critic.gamma": None})
+    pipeline = config_of("run_pipeline", tmp_path, tmp_path / "run", {epochs: None})
     unfilled = with_values(preset("--run.run_dir", str(tmp_path / "run")), {epochs: None})
     for key, refuse in (
         (epochs, lambda: run_pipeline.sized(unfilled)),
-        (epochs, lambda: run_pipeline.sized(with_values(pipeline, {epochs: None}))),
+        (epochs, lambda: run_pipeline.sized(pipeline)),
         (length, lambda: play.main(PlayConfig(GRID))),
         (length, lambda: prepare_weights.main(PrepareWeightsConfig(str(tmp_path), SHAPE, GRID))),
-        (
-            "critic.gamma",
-            lambda: run_here("train_critic", with_values(critic, {"critic.gamma": None})),
-        ),
+        ("critic.gamma", lambda: run_here("train_critic", critic)),
     ):
         with pytest.raises(ConfigError, match=f"{key}: expected a number"):
             refuse()

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from other_worlds import Played, rooms
-from script_setups import build_weights, config_of, run_here
+from script_setups import Says, build_weights, run_smallest
 
 from lactchain import EnvironmentConfig, LanguageEnv, OptimalChains
 from lactchain.data.episodes import all_episodes
@@ -60,10 +60,8 @@ def test_the_size_and_the_target_of_a_world_with_dead_ends_are_of_what_can_be_so
 )
 def test_a_state_of_any_json_has_a_row(nested):
     other = dict.fromkeys(nested, 0)
-    table = TabularModel(
-        *(np.zeros((2, 1, 1), int), np.ones((2, 1, 1)), np.zeros((2, 1, 1))),
-        *(np.zeros(2, bool), np.zeros(2, bool), (nested, other)),
-    )
+    zeros, never = np.zeros((2, 1, 1)), np.zeros(2, bool)
+    table = TabularModel(zeros.astype(int), zeros + 1, zeros, never, never, (nested, other))
     assert (table.row(nested), table.row(other)) == (0, 1)
     with pytest.raises(ValueError, match="expected a non-terminal state"):
         table.row(dict.fromkeys(nested, 7))
@@ -74,9 +72,8 @@ def test_optimal_means_what_earns_most(world):
     env = make_language_env(replace(world(coin=5), max_chain_length=9))
     table = tabular_model(env.env, env.view)
     assert goes_by_reward(table) and not goes_by_reward(tabular_model(Played(rooms())))
-    chains = dict(
-        zip(map(json.dumps, table.non_terminal_states), optimal_chains(table, 9), strict=True)
-    )
+    states = map(json.dumps, table.non_terminal_states)
+    chains = dict(zip(states, optimal_chains(table, 9), strict=True))
     assert chains['{"at": [2, 0]}'] == (0, 0, 2, 1, 1, 1, 1, 1)
     assert chains['{"at": [2, 1]}'] == (1, 1, 1)
 
@@ -88,12 +85,7 @@ def test_a_coin_beside_the_way_decides_the_target_and_what_rounds_are_compared_b
     rollouts = Rollouts(config)
     played = rollouts.play(OptimalChains(rollouts.env), all_episodes(rollouts.env, 0))
     assert greedy_share(rollouts.env, lambda: played)["of_optimum"] == pytest.approx(1.0)
-
-    class Ignoring(RandomChains):
-        def complete(self, text, seed):
-            return '["right"]'
-
-    ignoring = rollouts.play(Ignoring(rollouts.env.grammar), all_episodes(rollouts.env, 0))
+    ignoring = rollouts.play(Says('["right"]'), all_episodes(rollouts.env, 0))
     share = greedy_share(rollouts.env, lambda: ignoring)
     assert all(episode.infos[-1]["success"] for episode in ignoring) and share["of_optimum"] < 0.6
     shortest = Rollouts(world())
@@ -135,9 +127,8 @@ def test_without_a_model_random_chains_are_cloned(world, caplog):
 @pytest.mark.parametrize("names", [("左へ", "右へ", "取る"), ("à gauche", "à droite", "prends")])
 def test_a_history_remembers_letters_of_any_language(names):
     played = Played(rooms())
-    own = replace(
-        played.text_view(), action_names=names, template="Zelle südlich {words}.{feedback}"
-    )
+    words = "Zelle südlich {words}.{feedback}"
+    own = replace(played.text_view(), action_names=names, template=words)
     env = LanguageEnv(played, own, extractor="json_list", history=3)
     env.reset(seed=0)
     completion = json.dumps([names[0]], ensure_ascii=False)
@@ -190,10 +181,8 @@ def test_a_place_to_go_on_from_must_lie_within_an_episode():
 
 def test_pairs_are_asked_at_texts_of_episodes_where_no_states_are_listed(world, tmp_path):
     weights = build_weights(tmp_path / "weights")
-    config = config_of("run_pipeline", weights, tmp_path / "run", num_rounds=1)
-    evaluation = replace(config.evaluation, num_starts=20)
-    played = world(tells="nothing")
-    run_here("run_pipeline", replace(config, environment=played, evaluation=evaluation))
+    few = {"num_rounds": 1, "evaluation.num_starts": 20}
+    run_smallest("run_pipeline", weights, tmp_path / "run", few, environment=world(tells="nothing"))
     pairs = open_run(tmp_path / "run" / "round_1" / "simpo").pairs
     assert any(pair.state["played"] for pair in pairs)
     assert len(open_run(tmp_path / "run").episodes["after"]) == 20

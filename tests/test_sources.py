@@ -133,14 +133,8 @@ def test_what_is_missing_is_named_in_one_line(tmp_path, kind):
 
 def test_a_conversation_is_a_prompt_by_the_chat_template_alone(weights, tmp_path):
     talk = [{"role": "user", "content": PAIRS[0]["prompt"]}]
-    rows = [
-        PAIRS[0],
-        {
-            "prompt": talk,
-            "chosen": [{"role": "assistant", "content": chain_of(1)}],
-            "rejected": [{"role": "assistant", "content": chain_of(2)}],
-        },
-    ]
+    chosen, rejected = ([{"role": "assistant", "content": chain_of(n)}] for n in (1, 2))
+    rows = [PAIRS[0], {"prompt": talk, "chosen": chosen, "rejected": rejected}]
     text, said = open_pairs(write(rows, tmp_path, "jsonl"))
     assert (said.chosen, said.rejected) == (text.chosen, text.rejected)
     tokenizer = load_tokenizer(weights / "actor", padding_side="left", chat=True)

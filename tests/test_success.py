@@ -35,13 +35,12 @@ def test_an_ending_is_a_success_only_where_the_view_says_so(success, told):
 
 
 def test_without_a_statement_there_is_no_figure_of_success():
-    silent = [played(corridor()), played(corridor(), '["left"]')]
+    silent, told = (
+        [played(corridor(success=success)), played(corridor(success=success), '["left"]')]
+        for success in (None, every_ending)
+    )
     assert "rollout/success_rate" not in collection_metrics(silent)
     assert success_figures([EpisodeResult({}, None, 1, 1, 1, 0.0)]) == {}
-    told = [
-        played(corridor(success=every_ending)),
-        played(corridor(success=every_ending), '["left"]'),
-    ]
     assert collection_metrics(told)["rollout/success_rate"] == 0.5
 
 

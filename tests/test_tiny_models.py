@@ -87,16 +87,8 @@ def test_the_chat_template_opens_with_the_system_text_and_closes_the_assistant_t
     assert TOKENIZER.apply_chat_template(messages[1:2], tokenize=False) == "<s>[INST]2 3[/INST]"
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("weights")
-    build_tiny_actor(folder / "actor", corpus(), SMALL, seed=3)
-    build_tiny_encoder(folder / "encoder", folder / "actor")
-    return folder
-
-
-def test_the_actor_loads_as_any_causal_model(folders):
-    folder = folders / "actor"
+def test_the_actor_loads_as_any_causal_model(small):
+    folder = small / "actor"
     with quiet():
         model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values())
@@ -108,16 +100,16 @@ def test_the_actor_loads_as_any_causal_model(folders):
     assert model.generation_config.pad_token_id == tokenizer.pad_token_id
 
 
-def test_the_encoder_starts_from_the_trunk_of_the_actor(folders):
+def test_the_encoder_starts_from_the_trunk_of_the_actor(small):
     with quiet():
-        actor = AutoModelForCausalLM.from_pretrained(folders / "actor")
+        actor = AutoModelForCausalLM.from_pretrained(small / "actor")
         critic, info = AutoModelForSequenceClassification.from_pretrained(
-            folders / "encoder", num_labels=1, output_loading_info=True
+            small / "encoder", num_labels=1, output_loading_info=True
         )
     assert info["missing_keys"] == {"score.weight"}
     trunk = critic.model.state_dict()
     assert all(torch.equal(w, trunk[name]) for name, w in actor.model.state_dict().items())
-    texts = {(folders / name / "tokenizer.json").read_text() for name in ("actor", "encoder")}
+    texts = {(small / name / "tokenizer.json").read_text() for name in ("actor", "encoder")}
     assert len({json.dumps(json.loads(text), sort_keys=True) for text in texts}) == 1
 
 

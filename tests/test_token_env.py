@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import gymnasium as gym
@@ -17,25 +18,17 @@ from lactchain_extras.next_token import CausalNextToken
 from lactchain_extras.token_env import LetterModel, TokenEnv
 
 
-class Table:
+def table(*logits):
     """Three tokens with given logits; the last one ends the sentence."""
-
-    vocab_size, eos_token_id, max_length = 3, 2, 32
-
-    def __init__(self, *logits):
-        self.table = np.array(logits)
-
-    def encode(self, prompt):
-        return [0]
-
-    def decode(self, token_ids):
-        return "".join("ab!"[token] for token in token_ids)
-
-    def logits(self, token_ids):
-        return self.table
-
-    def close(self):
-        pass
+    return SimpleNamespace(
+        vocab_size=3,
+        eos_token_id=2,
+        max_length=32,
+        encode=lambda prompt: [0],
+        decode=lambda token_ids: "".join("ab!"[token] for token in token_ids),
+        logits=lambda token_ids: np.array(logits),
+        close=lambda: None,
+    )
 
 
 @pytest.mark.parametrize(("control", "view"), [("switch", "compact"), ("strength", "full")])
@@ -46,14 +39,13 @@ def test_both_checkers_have_nothing_to_say(control, view):
 
 
 def test_the_compact_view_holds_log_probabilities_entropy_and_margin():
-    env = TokenEnv(Table(0.0, np.log(2.0), 0.0), top_k=3)  # probabilities 1/4, 1/2, 1/4
+    env = TokenEnv(table(0.0, np.log(2.0), 0.0), top_k=3)  # probabilities 1/4, 1/2, 1/4
     observation, info = env.reset(seed=0)
     quarter, half = np.log(0.25), np.log(0.5)
-    np.testing.assert_allclose(
-        observation, [half, quarter, quarter, 1.5 * np.log(2), np.log(2)], rtol=1e-6
-    )
+    expected = [half, quarter, quarter, 1.5 * np.log(2), np.log(2)]
+    np.testing.assert_allclose(observation, expected, rtol=1e-6)
     assert info == {"prompt": 0, "text": "", "token_ids": [], "logprob": 0.0}
-    assert TokenEnv(Table(0.0, 1.0, 0.0), top_k=1).reset()[0].shape == (3,)
+    assert TokenEnv(table(0.0, 1.0, 0.0), top_k=1).reset()[0].shape == (3,)
 
 
 def test_the_full_view_holds_all_logits_and_says_what_they_cost(caplog):
@@ -76,22 +68,20 @@ def test_the_full_view_holds_all_logits_and_says_what_they_cost(caplog):
 def test_a_sentence_that_ends_is_terminated_and_one_that_is_cut_truncated(
     logits, limit, ending, text
 ):
-    said = []
-    env = TokenEnv(
-        Table(*logits), reward=lambda *seen: said.append(seen) or 7.0, top_k=2, max_new_tokens=limit
-    )
+    reward = Mock(return_value=7.0)
+    env = TokenEnv(table(*logits), reward=reward, top_k=2, max_new_tokens=limit)
     env.reset(seed=0)
     for _ in text[1:]:
         assert env.step(0)[1:4] == (0.0, False, False)
     _, *found, info = env.step(0)
     assert tuple(found) == ending and info["text"] == text
-    assert said == [(text, pytest.approx(0.0, abs=1e-6))]
+    reward.assert_called_once_with(text, pytest.approx(0.0, abs=1e-6))
     with pytest.raises(gym.error.ResetNeeded):
         env.step(0)
 
 
 def test_the_log_probability_is_that_of_the_unperturbed_model():
-    env = TokenEnv(Table(0.0, np.log(2.0), 0.0), control="strength", top_k=2, max_new_tokens=1)
+    env = TokenEnv(table(0.0, np.log(2.0), 0.0), control="strength", top_k=2, max_new_tokens=1)
     for seed in range(5):
         env.reset(seed=seed)
         *_, info = env.step(np.array([1.0], np.float32))
@@ -106,7 +96,7 @@ def test_the_log_probability_is_that_of_the_unperturbed_model():
     ],
 )
 def test_the_action_decides_what_the_token_is_drawn_from(control, action, scale):
-    env = TokenEnv(Table(1.0, 0.0, 0.0), control=control, top_k=2, max_new_tokens=1)
+    env = TokenEnv(table(1.0, 0.0, 0.0), control=control, top_k=2, max_new_tokens=1)
     env.reset(seed=0)
     tokens = []
     for _ in range(1000):
@@ -171,7 +161,7 @@ def test_numbers_that_are_not_finite_stop_the_episode():
     with pytest.raises(EnvironmentFault, match="reward: expected a finite number"):
         env.step(0)
     with pytest.raises(EnvironmentFault, match="finite logits"):
-        TokenEnv(Table(np.nan, 0.0, 0.0), top_k=2).reset()
+        TokenEnv(table(np.nan, 0.0, 0.0), top_k=2).reset()
 
 
 def test_a_language_model_gives_the_logits_of_a_whole_forward_pass(weights):

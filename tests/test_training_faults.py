@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from training_setups import (
     MAKERS,
     NUM_UPDATES,
+    OFFLINE,
     TRAINING,
     changed,
     exit_codes,
@@ -21,6 +22,7 @@ from training_setups import (
     make_critic,
     make_simpo,
     open_run,
+    slow,
     spoil_loss,
     train_here,
     train_on_two,
@@ -45,9 +47,7 @@ def test_a_forged_state_is_refused_by_name_and_nothing_of_it_is_run(tiny, run_di
     shutil.rmtree(run_dir / "checkpoints/checkpoint-9")
     checkpoint = run_dir / "checkpoints/checkpoint-8"
     manifest = verify_manifest(checkpoint)
-    facts = {
-        name: manifest[name] for name in manifest.keys() - {"seal", "files", "run_id", "place"}
-    }
+    facts = {k: v for k, v in manifest.items() if k not in ("seal", "files", "run_id", "place")}
     for name, content in (
         ("optimizer.pt", pickle.dumps(Bomb(), protocol=2)),
         ("rng_state.pth", b"cut"),
@@ -56,9 +56,8 @@ def test_a_forged_state_is_refused_by_name_and_nothing_of_it_is_run(tiny, run_di
         original = (checkpoint / name).read_bytes()
         (checkpoint / name).write_bytes(content)
         write_manifest(checkpoint, facts)
-        with pytest.raises(
-            DataError, match=r"checkpoint-8: its state cannot be read \([^\n]+\); remove it"
-        ):
+        said = r"checkpoint-8: its state cannot be read \([^\n]+\); remove it"
+        with pytest.raises(DataError, match=said):
             train_here("simpo", tiny, run_dir, {"lora": True})
         (checkpoint / name).write_bytes(original)
 
@@ -78,9 +77,7 @@ def test_checkpoint_of_another_launch_or_precision_is_refused(tiny, run_dir):
             train(trainer)
 
 
-@pytest.mark.parametrize(
-    "kind", ["simpo", *(pytest.param(k, marks=pytest.mark.slow) for k in ("critic", "cloning"))]
-)
+@pytest.mark.parametrize("kind", ["simpo", *slow("critic", "cloning")])
 def test_two_processes_resume_bit_exactly(kind, tiny, run_dir):
     """19 rows on 2 x 4 x 2 per update: two updates an epoch, resumed in the middle of the last."""
     settings = changed(save_every_updates=1)
@@ -139,13 +136,12 @@ def test_a_signal_while_targets_are_computed_saves_what_was_trained(tiny, run_di
     assert final_state(run_dir) == final_state(run_dir.with_name("whole"))
 
 
-def test_a_signal_in_an_evaluation_ends_it_at_once(tiny, run_dir, monkeypatch):
-    with open_run(run_dir) as run:
-        trainer = make_critic(tiny, run, lora=True, settings=changed(max_steps=2))
-        train(trainer)
-        monkeypatch.setattr(guards, "stop_requested", lambda: signal.SIGINT)
-        with pytest.raises(Interrupted, match="after step 2.*give the same command") as stop:
-            trainer.evaluate(trainer.table)
+def test_a_signal_in_an_evaluation_ends_it_at_once(tiny, run, monkeypatch):
+    trainer = make_critic(tiny, run, lora=True, settings=changed(max_steps=2))
+    train(trainer)
+    monkeypatch.setattr(guards, "stop_requested", lambda: signal.SIGINT)
+    with pytest.raises(Interrupted, match="after step 2.*give the same command") as stop:
+        trainer.evaluate(trainer.table)
     assert stop.value.exit_code == 130
 
 
@@ -196,64 +192,56 @@ def parameters(trainer):
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("factor", [float("nan"), float("inf")])
-def test_bad_loss_stops_before_the_step_and_keeps_the_batch(kind, factor, tiny, run_dir):
-    with open_run(run_dir) as run:
-        trainer = MAKERS[kind](tiny, run, lora=True)
-        spoil_loss(trainer, 2, factor)
-        after_first = []
-        take = type(trainer).check_update
+def test_bad_loss_stops_before_the_step_and_keeps_the_batch(kind, factor, tiny, run, run_dir):
+    trainer = MAKERS[kind](tiny, run, lora=True)
+    spoil_loss(trainer, 2, factor)
+    after_first = []
+    take = type(trainer).check_update
 
-        def check_update():
-            after_first[:] = parameters(trainer)
-            take(trainer)
+    def check_update():
+        after_first[:] = parameters(trainer)
+        take(trainer)
 
-        trainer.check_update = check_update
-        with pytest.raises(NonFiniteError, match="step 2, rank 0: the loss is not finite") as error:
-            train(trainer)
-        assert error.value.exit_code == 4
-        assert str(error.value).endswith("lower training.learning_rate and another run.run_dir")
+    trainer.check_update = check_update
+    with pytest.raises(NonFiniteError, match="step 2, rank 0: the loss is not finite") as error:
+        train(trainer)
+    assert error.value.exit_code == 4
+    assert str(error.value).endswith("lower training.learning_rate and another run.run_dir")
     assert all(map(torch.equal, parameters(trainer), after_first))
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     batch = load_file(run_dir / "nonfinite" / "step-2-rank-0.safetensors")
     assert {"0.input_ids", "1.input_ids"} <= set(batch)
-    rows = batch["1.input_ids"].shape[0]
-    if kind in ("ilql", "mc"):  # decisions that begin alike share a row
-        assert 1 <= rows < TRAINING.batch_size
-    else:
-        assert rows == TRAINING.batch_size
+    rows, size = batch["1.input_ids"].shape[0], TRAINING.batch_size
+    shared = kind in OFFLINE  # decisions that begin alike share a row
+    assert 1 <= rows < size if shared else rows == size
     assert latest_checkpoint(run_dir / "checkpoints") is None
 
 
-def test_overflowing_loss_with_finite_gradient_stops_before_the_step(tiny, run_dir):
+def test_overflowing_loss_with_finite_gradient_stops_before_the_step(tiny, run):
     """(v - R)^2 overflows long before its derivative does."""
-    with open_run(run_dir) as run:
-        trainer = make_critic(tiny, run, lora=True, terminated=True)
-        renew = trainer.train_dataset.renew
-        trainer.train_dataset.renew = lambda targets: renew(targets + 1e25)
-        with pytest.raises(NonFiniteError, match="the loss is not finite"):
-            train(trainer)
+    trainer = make_critic(tiny, run, lora=True, terminated=True)
+    renew = trainer.train_dataset.renew
+    trainer.train_dataset.renew = lambda targets: renew(targets + 1e25)
+    with pytest.raises(NonFiniteError, match="the loss is not finite"):
+        train(trainer)
 
 
-def test_bad_weights_are_never_checkpointed(tiny, run_dir):
-    with open_run(run_dir) as run:
-        trainer = make_simpo(tiny, run, lora=True)
-        name, parameter = next(
-            (n, p) for n, p in trainer.model.named_parameters() if p.requires_grad
-        )
-        parameter.data[0, 0] = float("inf")
-        with pytest.raises(NonFiniteError, match=f"{name} is not finite.*another run.run_dir"):
-            trainer._save_checkpoint(trainer.model, None)
+def test_bad_weights_are_never_checkpointed(tiny, run, run_dir):
+    trainer = make_simpo(tiny, run, lora=True)
+    name, parameter = next((n, p) for n, p in trainer.model.named_parameters() if p.requires_grad)
+    parameter.data[0, 0] = float("inf")
+    with pytest.raises(NonFiniteError, match=f"{name} is not finite.*another run.run_dir"):
+        trainer._save_checkpoint(trainer.model, None)
     assert not (run_dir / "checkpoints" / "checkpoint-0").exists()
 
 
-def test_bad_gradient_of_a_finite_loss_stops_before_the_step(tiny, run_dir):
-    with open_run(run_dir) as run:
-        trainer = make_simpo(tiny, run, lora=True)
-        first = next(p for p in trainer.model.parameters() if p.requires_grad)
-        first.register_hook(lambda gradient: gradient * float("nan"))
-        before = parameters(trainer)
-        with pytest.raises(NonFiniteError, match="step 1, rank 0: the gradient is not finite"):
-            train(trainer)
+def test_bad_gradient_of_a_finite_loss_stops_before_the_step(tiny, run):
+    trainer = make_simpo(tiny, run, lora=True)
+    first = next(p for p in trainer.model.parameters() if p.requires_grad)
+    first.register_hook(lambda gradient: gradient * float("nan"))
+    before = parameters(trainer)
+    with pytest.raises(NonFiniteError, match="step 1, rank 0: the gradient is not finite"):
+        train(trainer)
     assert all(map(torch.equal, parameters(trainer), before))
 
 

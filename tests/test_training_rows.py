@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_setups import STATES, chain_of, make_cloning, open_run
+from training_setups import STATES, chain_of, make_cloning
 from trajectories import trajectory
 
 from lactchain import Action, ActorConfig, DataError, PreferencePair
@@ -107,11 +107,10 @@ def test_cloning_learns_completions_only(tokenizer):
     assert dropped == {"empty completion": 1}
 
 
-def test_the_cloning_loss_is_that_of_each_completion_by_itself(tiny, run_dir):
-    with open_run(run_dir) as run:
-        trainer = make_cloning(tiny, run, lora=False)
+def test_the_cloning_loss_is_that_of_each_completion_by_itself(tiny, run):
+    trainer = make_cloning(tiny, run, lora=False)
     trainer.model.eval()
-    rows = [trainer.train_dataset[i] for i in range(len(trainer.train_dataset))]
+    rows = [*trainer.train_dataset]
     assert len({len(row["input_ids"]) for row in rows}) > 1
     logps = []
     for row in rows:
@@ -140,10 +139,8 @@ def test_decisions_are_prompts_and_exactly_the_tokens_of_the_agent():
     view = token_view([ENDED, CUT], TEMPLATE, TOKENIZER)
     decisions = [(t.observations[i], a) for t in (ENDED, CUT) for i, a in enumerate(t.actions)]
     for row, (observation, completion) in enumerate(decisions):
-        prompt, agent = (
-            view.prompts[view.prompt_tm1[row]],
-            view.completions[view.completion_tm1[row]],
-        )
+        prompt = view.prompts[view.prompt_tm1[row]]
+        agent = view.completions[view.completion_tm1[row]]
         assert TOKENIZER.decode(prompt) == TEMPLATE.render(observation)
         assert TOKENIZER.decode(agent) == completion.text + TOKENIZER.eos_token
         assert agent.count(EOS) == 1
@@ -164,20 +161,15 @@ def test_sampled_tokens_are_kept_and_nothing_said_is_the_end_of_sequence(complet
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("completion", "last", "said"),
     [
-        (
-            trajectory(["at 0", "at 1"], [Action("go left\n", (*STAY, EOS))], [0.0]),
-            "episode 1, decision 0.*'stay.*'go left",
-        ),
-        (
-            trajectory(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"], [0.0, 0.0]),
-            "episode 1, decision 1.*the model reads 32",
-        ),
+        (Action("go left\n", (*STAY, EOS)), "at 2", "decision 1.*'stay.*'go left"),
+        ("stay\n", "at 2 " * 50, "decision 1.*the model reads 32"),
     ],
 )
-def test_tokens_of_another_text_and_more_than_the_context_are_named(wrong, said):
-    with pytest.raises(DataError, match=said):
+def test_tokens_of_another_text_and_more_than_the_context_are_named(completion, last, said):
+    wrong = trajectory(["at 0", "at 1", last], ["stay\n", completion])
+    with pytest.raises(DataError, match=f"episode 1, {said}"):
         token_view([ENDED, wrong], TEMPLATE, TOKENIZER, max_length=32)
 
 

@@ -37,16 +37,12 @@ def episode(
 @example(text="[bold]markup[/bold] $x^2$ </script><img src=x onerror=alert(1)> </s> [INST]")
 @example(text="")
 def test_any_text_survives_in_every_column(tmp_path_factory, text):
-    trajectory = dataclasses.replace(
-        episode(text=text),
-        env_id=text,
-        policy=text,
-        observations=(text,) * 3,
-        infos=({text: text}, {"executed": [text], "rewards": [0.0]}, {"executed": []}),
-    )
+    infos = ({text: text}, {"executed": [text], "rewards": [0.0]}, {"executed": []})
+    others = {"env_id": text, "policy": text, "observations": (text,) * 3}
+    odd = dataclasses.replace(episode(text=text), infos=infos, **others)
     path = tmp_path_factory.getbasetemp() / "any.parquet"
-    write_trajectories(path, [trajectory, episode()])
-    assert read_trajectories(path) == [trajectory, episode()]
+    write_trajectories(path, [odd, episode()])
+    assert read_trajectories(path) == [odd, episode()]
 
 
 def test_well_formed_text_is_plain_strings_to_other_tools(tmp_path):

@@ -47,11 +47,6 @@ def assert_equal(found, expected):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
-def assert_alike(one, other):
-    assert one.total == other.total
-    assert_equal(everything(one), everything(other))
-
-
 def test_the_newest_transitions_are_held_each_with_its_own_successor():
     buffer = ring()
     for number in range(1, 13):
@@ -76,7 +71,8 @@ def test_several_at_once_are_stored_as_if_one_by_one(sizes):
         at_once.add(transitions([*numbers]))
         for n in numbers:
             one_by_one.add(transitions([n]))
-    assert_alike(at_once, one_by_one)
+    assert at_once.total == one_by_one.total
+    assert_equal(everything(at_once), everything(one_by_one))
 
 
 def test_sampling_is_uniform_and_of_each_members_own():
@@ -120,24 +116,19 @@ def test_a_folder_of_anything_else_is_refused_in_a_line(kind, columns, tmp_path)
         read_transitions(tmp_path)
 
 
-def two_of_four(num_states=3, num_rows=600):
-    """Four actions, of which the data hold 0 and 1; action 1 is better."""
-    rng = np.random.default_rng(0)
-    states, actions = rng.integers(num_states, size=num_rows), rng.integers(2, size=num_rows)
-    rewards = actions + 0.1 * rng.standard_normal(num_rows)
-    return TransitionData(
-        states, actions, rewards.astype(np.float32), np.ones(num_rows, bool), states
-    )
-
-
 def test_unseen_actions_are_pushed_below_seen_ones_and_never_chosen():
+    """Of four actions the data hold 0 and 1; action 1 is better."""
+    rng = np.random.default_rng(0)
+    states, actions = rng.integers(3, size=600), rng.integers(2, size=600)
+    rewards = (actions + 0.1 * rng.standard_normal(600)).astype(np.float32)
+    data = TransitionData(states, actions, rewards, np.ones(600, bool), states)
     config = CQLConfig(hidden=(32,), cql_weight=1.0, batch_size=64, learning_rate=3e-3)
     settings = (config, replace(config, cql_weight=0.0))
     agents = [CQL(c, spaces.Discrete(3), spaces.Discrete(4), seed=3) for c in settings]
     seen, gaps = np.arange(3)[None], []
     for agent in agents:
         for _ in range(8):
-            agent.advance(two_of_four())
+            agent.advance(data)
         with torch.no_grad():
             q = agent.values(agent.encode(seen))
         gaps.append((q[..., 2:].amax(-1) - q[..., :2].amin(-1)).mean().item())  # unseen less seen

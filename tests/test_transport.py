@@ -42,12 +42,11 @@ def test_what_will_not_pass_is_one_line_without_the_key(monkeypatch, reply):
 
     monkeypatch.setenv(KEY, "sk-12345-67890\n")
     with serving(Script([reply])) as server, asking(server) as transport:
-        for number, ask_it in enumerate(
-            (
-                lambda: transport.post("/v1/completions", {}, read).result(),
-                lambda: models_at(transport, server.url),
-            )
-        ):
+        asks = [
+            lambda: transport.post("/v1/completions", {}, read).result(),
+            lambda: models_at(transport, server.url),
+        ]
+        for number, ask_it in enumerate(asks):
             with pytest.raises(ServerError) as error:
                 ask_it()
             said = str(error.value)
@@ -145,14 +144,9 @@ def test_a_fork_has_a_transport_of_its_own():
         child = os.fork()
         if child == 0:
             os._exit(0 if transport_of(settings).tell(server.url, "/") == [1] else 2)
-        assert ended(child, within=20.0) == 0
-
-
-def ended(child, within):
-    """The exit code of a process, which is killed after some seconds."""
-    late = time.monotonic() + within
-    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
-        if time.monotonic() > late:
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.05)
-    return os.waitstatus_to_exitcode(found[1])
+        late = time.monotonic() + 20.0
+        while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
+            if time.monotonic() > late:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.05)
+        assert os.waitstatus_to_exitcode(found[1]) == 0

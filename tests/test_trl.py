@@ -34,6 +34,12 @@ def settings(folder, **changes):
     return GRPOConfig(str(folder), **common | changes)
 
 
+def trainer_of(model, tokenizer, args, rewards=episode_return, **plays):
+    """TRL's trainer on the tasks of the grid, which it plays by a rollout or in environments."""
+    rows = Dataset.from_list(tasks(GRID))
+    return GRPOTrainer(model, rewards, args, rows, processing_class=tokenizer, **plays)
+
+
 def trained(trainer):
     """The rewards of the updates, in their order."""
     trainer.train()
@@ -54,11 +60,8 @@ def mean_return(mistral, seed):
 def test_twenty_updates_by_rollouts_make_a_tiny_mistral_better(mistral, tmp_path):
     model, tokenizer = copy.deepcopy(mistral[0]), mistral[1]  # TRL binds its own forward to it
     before = mean_return(mistral, 0)
-    trainer = GRPOTrainer(
-        model, episode_return, settings(tmp_path, max_steps=20, learning_rate=2e-3),
-        Dataset.from_list(tasks(GRID)), processing_class=tokenizer,
-        rollout_func=rollout(GRID, max_new_tokens=16),
-    )  # fmt: skip
+    args = settings(tmp_path, max_steps=20, learning_rate=2e-3)
+    trainer = trainer_of(model, tokenizer, args, rollout_func=rollout(GRID, max_new_tokens=16))
     assert len(trained(trainer)) == 20
     assert mean_return((model, tokenizer), 1) > before + 0.1
 
@@ -144,10 +147,8 @@ def by_hand(model, batch):
 
 def test_gradients_of_episodes_of_several_turns_are_those_of_what_the_model_said(mistral, tmp_path):
     torch.manual_seed(0)
-    trainer = GRPOTrainer(
-        copy.deepcopy(mistral[0]), episode_return, settings(tmp_path, loss_type="dapo"),
-        Dataset.from_list(tasks(GRID)), processing_class=mistral[1], rollout_func=rollout(GRID, 16),
-    )  # fmt: skip
+    model, args = copy.deepcopy(mistral[0]), settings(tmp_path, loss_type="dapo")
+    trainer = trainer_of(model, mistral[1], args, rollout_func=rollout(GRID, 16))
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     rows = [dict(row) for row in list(trainer.train_dataset)[::12] for _ in range(8)]
@@ -217,12 +218,8 @@ def test_a_group_of_eight_gets_one_start_state_from_trls_own_trainer(tmp_path):
         groups.extend((texts[n : n + 8], task[n : n + 8]) for n in range(0, len(texts), 8))
         return [0.0] * len(prompts)
 
-    trainer = GRPOTrainer(
-        model, note, settings(tmp_path, max_steps=3, max_completion_length=4),
-        Dataset.from_list(tasks(GRID)), processing_class=tokenizer,
-        environment_factory=environment(GRID),
-    )  # fmt: skip
-    trainer.train()
+    args = settings(tmp_path, max_steps=3, max_completion_length=4)
+    trainer_of(model, tokenizer, args, note, environment_factory=environment(GRID)).train()
     env = make_language_env(GRID)
     assert len(groups) == 6 and len({task[0] for _, task in groups}) == 6
     for texts, task in groups:
@@ -235,11 +232,8 @@ def test_a_group_of_eight_gets_one_start_state_from_trls_own_trainer(tmp_path):
 def test_twenty_updates_by_tool_calls_make_a_tiny_qwen_better(tmp_path):
     """It has learnt to call the tool, and to call it badly; after fewer steps it forgets calls."""
     model, tokenizer = cloned_qwen(num_steps=600)
-    trainer = GRPOTrainer(
-        model, args=settings(tmp_path, max_steps=20, max_completion_length=120),
-        train_dataset=Dataset.from_list(tasks(GRID)), processing_class=tokenizer,
-        environment_factory=environment(GRID),
-    )  # fmt: skip
+    args = settings(tmp_path, max_steps=20, max_completion_length=120)
+    trainer = trainer_of(model, tokenizer, args, None, environment_factory=environment(GRID))
     rewards = trained(trainer)
     calls = [r["tools/call_frequency"] for r in trainer.state.log_history if "reward" in r]
     assert len(rewards) == 20 and sum(rewards[10:]) > sum(rewards[:10])

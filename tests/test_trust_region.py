@@ -26,14 +26,9 @@ def test_both_divergences_are_those_of_the_distributions():
 
 def destroying(weights, run_dir, **simpo):
     """SimPO at a learning rate that destroys any model."""
-    config = config_of("train_simpo", weights, run_dir)
-    training = replace(config.training, learning_rate=0.3, max_steps=6)
-    return replace(
-        config,
-        actor=replace(config.actor, decoding="free"),
-        loss=replace(config.loss, **simpo),
-        training=training,
-    )
+    values = {"actor.decoding": "free", "training.learning_rate": 0.3, "training.max_steps": 6}
+    values |= {f"loss.{name}": value for name, value in simpo.items()}
+    return config_of("train_simpo", weights, run_dir, values)
 
 
 def test_a_step_that_would_destroy_ends_at_the_bound_where_a_training_is_finished(
@@ -77,9 +72,6 @@ def test_how_probable_a_training_has_left_its_pairs_is_kept(weights, tmp_path):
     trained = replace(config.actor, decoding="free", model=str(tmp_path / "run/actor"))
     actor = load_player(trained, make_language_env(config.environment).grammar)
     for place, pair in enumerate(view.pairs):
-        answers = [
-            Action(pair.chosen, pair.chosen_token_ids),
-            Action(pair.rejected, pair.rejected_token_ids),
-        ]
-        expected = actor.log_probs([pair.prompt], answers)[0].tolist()
+        said = [(pair.chosen, pair.chosen_token_ids), (pair.rejected, pair.rejected_token_ids)]
+        expected = actor.log_probs([pair.prompt], [Action(*each) for each in said])[0].tolist()
         assert view.pairs_after[place] == pytest.approx(expected, abs=1e-4)

@@ -5,13 +5,13 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from pair_setups import actor_norm, interrupt, losses, run_on_two
-from training_setups import SHAPE, STATES, final_state
+from training_setups import SHAPE, STATES, final_state, slow
 
 from lactchain import ConfigError, EmbeddingCritic
 
 FIRST, OTHERS = ("critic", "simpo"), ("cloning",)
 OFFLINE = ("ilql", "mc")  # not under FSDP2
-KINDS = [*FIRST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)]
+KINDS = [*FIRST, *slow(*OTHERS)]
 
 
 def train_sharded(kinds, tiny, folder):
@@ -101,9 +101,7 @@ def test_values_of_tokens_are_not_spread(tiny, tmp_path):
     run_on_two(partial(refused, tiny, tmp_path), tmp_path, fsdp=True)
 
 
-@pytest.mark.parametrize(
-    "kind", [*FIRST, *(pytest.param(k, marks=pytest.mark.slow) for k in ("ilql", "mc", "cloning"))]
-)
+@pytest.mark.parametrize("kind", [*FIRST, *slow("ilql", "mc", "cloning")])
 def test_how_rows_are_split_into_micro_batches_makes_no_difference(kind, tiny, tmp_path):
     """Completions have one to three actions: a mean of means over their tokens would weigh them."""
     whole, split = (

@@ -1,7 +1,10 @@
 """Trajectories, pairs and grammars: derived numbers, checks on construction, and their text."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from trajectories import trajectory
 
 from lactchain.types import Action, ChainGrammar, PreferencePair, Trajectory
 
@@ -11,21 +14,11 @@ LISTS = ("observations", "rewards", "infos")
 
 def episode(**changes) -> Trajectory:
     """Two chains: two actions that earn 1 and 2, then an unparsable completion at a cost of 0.5."""
-    values = {
-        "env_id": "test/World-v0",
-        "seed": 0,
-        "observations": ("start", "middle", "end"),
-        "actions": (Action('["a", "b"]'), Action("what?", stop_reason="length")),
-        "rewards": (3.0, -0.5),
-        "infos": (
-            {},
-            {"executed": ["a", "b"], "rewards": [1.0, 2.0]},
-            {"executed": [], "rewards": []},
-        ),
-        "terminated": False,
-        "truncated": True,
-    }
-    return Trajectory(**(values | changes))
+    said = ['["a", "b"]', Action("what?", stop_reason="length")]
+    done = [{"executed": ["a", "b"], "rewards": [1.0, 2.0]}, {"executed": [], "rewards": []}]
+    texts = ("start", "middle", "end")
+    whole = trajectory(texts, said, [3.0, -0.5], [{}, *done], terminated=False)
+    return replace(whole, **changes)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +79,7 @@ def test_lengths_that_do_not_fit_and_rewards_that_are_not_finite_are_refused(cha
 def test_a_trajectory_reads_as_a_transcript():
     text = str(episode(policy="script"))
     assert text.splitlines() == [
-        "test/World-v0, seed 0, script",
+        "test/Env-v0, seed 0, script",
         "[0] start",
         '    > ["a", "b"]    +3',
         "[1] middle",

@@ -5,22 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_setups import ILQL, MAKERS, MC, open_run, value_data, value_episodes
+from training_setups import ILQL, MAKERS, MC, SHAPE, arguments, value_data, value_episodes
 
 from lactchain import Action, ChainGrammar, GuidedActorConfig, TrainingConfig, Trajectory
-from lactchain.config.weights import TinyModelConfig
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import build_tiny_actor
 from lactchain.runs.process import seed_everything
-from lactchain.trainers.base import save_result, train, training_arguments
+from lactchain.trainers.base import save_result, train
 from lactchain_extras.token_values.guidance import CompletionRanking, TrainedValues
 from lactchain_extras.token_values.model import ValueModel
 from lactchain_extras.token_values.settings import ILQLConfig
 from lactchain_extras.token_values.token_view import mean_return, token_view
 from lactchain_extras.token_values.trainers import ERROR_WEIGHT, ILQLTrainer
-
-LORA, FULL = {"lora": True}, {"lora": False}
 
 
 def shaken(trainer):
@@ -46,17 +43,9 @@ def alone(model, ids, target=False):
 
 def decisions_of(view):
     """In turn: prompt, completion, next prompt, reward, terminated, last of its episode."""
-    return [
-        (
-            view.prompts[view.prompt_tm1[row]],
-            view.completions[view.completion_tm1[row]],
-            view.prompts[view.prompt_t[row]],
-            view.rewards[row],
-            not view.discounts[row],
-            bool(view.last[row]),
-        )
-        for row in range(len(view))
-    ]
+    before, after = ([view.prompts[n] for n in rows] for rows in (view.prompt_tm1, view.prompt_t))
+    said, terminated = [view.completions[n] for n in view.completion_tm1], view.discounts == 0
+    return [*zip(before, said, after, view.rewards, terminated, view.last, strict=True)]
 
 
 @torch.no_grad()
@@ -111,9 +100,7 @@ def mc_by_loops(model, view, settings):
 
 def batch_of(trainer):
     """All data of a trainer in one batch."""
-    return trainer.data_collator(
-        [trainer.train_dataset[i] for i in range(len(trainer.train_dataset))]
-    )
+    return trainer.data_collator([*trainer.train_dataset])
 
 
 def loss_of(trainer):
@@ -121,16 +108,15 @@ def loss_of(trainer):
 
 
 @pytest.mark.parametrize("group_by", ["prompt", "episode"])
-@pytest.mark.parametrize("options", [LORA, FULL], ids=["lora", "full"])
+@pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [("ilql", ILQL), ("ilql", replace(ILQL, bootstrap="completion")), ("mc", MC)],
     ids=["ilql", "ilql over completions", "mc"],
 )
-def test_the_loss_is_that_of_a_loop_over_tokens(kind, settings, options, group_by, tiny, run_dir):
+def test_the_loss_is_that_of_a_loop_over_tokens(kind, settings, lora, group_by, tiny, run):
     settings = replace(settings, group_by=group_by)
-    with open_run(run_dir) as run:
-        trainer = shaken(MAKERS[kind](tiny, run, **options, **{kind: settings}))
+    trainer = shaken(MAKERS[kind](tiny, run, lora=lora, **{kind: settings}))
     view = value_data(tiny, lora=False)[1]
     by_loops = {"ilql": ilql_by_loops, "mc": mc_by_loops}[kind](trainer.values, view, settings)
     np.testing.assert_allclose(loss_of(trainer), by_loops, rtol=1e-5)
@@ -138,7 +124,7 @@ def test_the_loss_is_that_of_a_loop_over_tokens(kind, settings, options, group_b
 
 @pytest.mark.parametrize("factor", [1, 3], ids=["of equal rewards", "of other rewards"])
 @pytest.mark.parametrize("kind", ["ilql", "mc"])
-def test_merged_decisions_give_the_loss_and_gradient_of_all(kind, factor, tiny, run_dir):
+def test_merged_decisions_give_the_loss_and_gradient_of_all(kind, factor, tiny, run):
     """Three times every episode, the second of them twice more: merged or one by one."""
     tokenizer = load_tokenizer(tiny / "actor", padding_side="left", chat=True)
     episodes = value_episodes()
@@ -146,42 +132,36 @@ def test_merged_decisions_give_the_loss_and_gradient_of_all(kind, factor, tiny, 
     played = [*episodes, *others, *others, others[1], others[1]]
     view = token_view(played, PromptTemplate(tokenizer), tokenizer)
     losses, gradients = [], []
-    with open_run(run_dir) as run:
-        for group_by in ("prompt", "episode"):
-            settings = replace({"ilql": ILQL, "mc": MC}[kind], group_by=group_by)
-            made = MAKERS[kind](tiny, run, lora=False, **{kind: settings})
-            trainer = shaken(type(made)(made.values, made.args, view, settings, run=run))
-            loss = trainer.compute_loss(trainer.values, batch_of(trainer))
-            loss.backward()
-            losses.append(loss.item())
-            parameters = trainer.values.parameters()
-            gradients.append(
-                torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
-            )
-            merged = len(trainer.data_collator.targets)
-            assert merged == len(view) == 61 if group_by == "episode" else merged == 19
+    for group_by in ("prompt", "episode"):
+        settings = replace({"ilql": ILQL, "mc": MC}[kind], group_by=group_by)
+        made = MAKERS[kind](tiny, run, lora=False, **{kind: settings})
+        trainer = shaken(type(made)(made.values, made.args, view, settings, run=run))
+        loss = trainer.compute_loss(trainer.values, batch_of(trainer))
+        loss.backward()
+        losses.append(loss.item())
+        parameters = trainer.values.parameters()
+        gradients.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
+        merged = len(trainer.data_collator.targets)
+        assert merged == len(view) == 61 if group_by == "episode" else merged == 19
     if factor == 1:  # else the losses differ, by the variance of the rewards
         np.testing.assert_allclose(*losses, rtol=1e-5)
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
 
 
-def test_prompts_that_a_batch_does_not_answer_are_valued_all_the_same(tiny, run_dir):
+def test_prompts_that_a_batch_does_not_answer_are_valued_all_the_same(tiny, run):
     """Group by group, each with what follows it beside its trees: together the loss of all."""
-    with open_run(run_dir) as run:
-        trainer = shaken(MAKERS["ilql"](tiny, run, lora=False, ilql=ILQL))
-    rows = [trainer.train_dataset[i] for i in range(len(trainer.train_dataset))]
-    batches = [trainer.data_collator([row]) for row in rows]
+    trainer = shaken(MAKERS["ilql"](tiny, run, lora=False, ilql=ILQL))
+    batches = [trainer.data_collator([row]) for row in trainer.train_dataset]
     assert sum("behind_nodes" in batch for batch in batches) > len(batches) / 2
     losses = [trainer.compute_loss(trainer.values, batch).item() for batch in batches]
     together = np.average(losses, weights=[len(batch["action"]) for batch in batches])
     np.testing.assert_allclose(together, loss_of(trainer), rtol=1e-5)
 
 
-def test_one_update_moves_the_target_network_by_tau(tiny, run_dir):
-    with open_run(run_dir) as run:
-        trainer = MAKERS["ilql"](tiny, run, lora=True, settings=TrainingConfig(max_steps=1))
-        before = {name: t.clone() for name, t in trainer.values.target.items()}
-        trainer.train()
+def test_one_update_moves_the_target_network_by_tau(tiny, run):
+    trainer = MAKERS["ilql"](tiny, run, lora=True, settings=TrainingConfig(max_steps=1))
+    before = {name: t.clone() for name, t in trainer.values.target.items()}
+    trainer.train()
     after = dict(trainer.values.named_parameters())
     assert {n for n, p in after.items() if p.requires_grad} > before.keys()
     assert any("lora" in n for n in before) and any("q_heads" in n for n in before)
@@ -190,9 +170,8 @@ def test_one_update_moves_the_target_network_by_tau(tiny, run_dir):
         torch.testing.assert_close(tensor, 0.9 * before[name] + 0.1 * after[name])
 
 
-def test_a_target_network_to_act_with_holds_no_second_base(tiny, run_dir):
-    with open_run(run_dir) as run:
-        model = shaken(MAKERS["ilql"](tiny, run, lora=True)).values
+def test_a_target_network_to_act_with_holds_no_second_base(tiny, run):
+    model = shaken(MAKERS["ilql"](tiny, run, lora=True)).values
     own, other = dict(model.named_parameters()), dict(model.target_network().named_parameters())
     assert {name for name in own if other[name] is not own[name]} == model.target.keys()
     assert all(torch.equal(other[name], tensor) for name, tensor in model.target.items())
@@ -227,11 +206,9 @@ def optimal_q() -> np.ndarray:
     return q
 
 
-def test_ilql_stitches_what_no_episode_shows_whole(tmp_path):
+def test_ilql_stitches_what_no_episode_shows_whole(run, tmp_path):
     """Random walks in either half of a corridor: the greedy policy goes all the way, Q is Q*."""
-    shape = TinyModelConfig(
-        hidden_size=32, num_layers=2, num_heads=2, num_kv_heads=1, intermediate_size=64
-    )
+    shape = replace(SHAPE, hidden_size=32, intermediate_size=64)
     build_tiny_actor(tmp_path / "actor", [*CELLS, "l", "r"] * 2, shape)
     rng = np.random.default_rng(0)
     halves = ((0, 2), (2, 4))
@@ -248,11 +225,9 @@ def test_ilql_stitches_what_no_episode_shows_whole(tmp_path):
     training = TrainingConfig(
         max_steps=400, batch_size=5, learning_rate=2e-3, extra={"adam_beta2": 0.95}
     )
-    with open_run(tmp_path / "run") as run:
-        args = training_arguments(training, run.path("checkpoints"), 0)
-        trainer = ILQLTrainer(model, args, view, settings, run=run)
-        train(trainer)
-        save_result(trainer, run.path("values"))
+    trainer = ILQLTrainer(model, arguments(training, run), view, settings, run=run)
+    train(trainer)
+    save_result(trainer, run.path("values"))
     values = TrainedValues(config, tokenizer)
     grammar = ChainGrammar(("l", "r"), 1, "", "", "")
     ranking = CompletionRanking(values, grammar, template, values.target.trunk)

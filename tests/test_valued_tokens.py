@@ -12,7 +12,7 @@ from script_setups import SHAPE
 from test_value_trainers import alone
 from training_setups import changed
 
-from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig, recast
+from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.sources import read_trajectories, write_trajectories
 from lactchain.environments.language import make_language_env
@@ -33,7 +33,10 @@ from lactchain_extras.token_values.recording import MAX_EPISODES, picked, record
 from lactchain_extras.token_values.settings import ILQLConfig
 
 U_MAZE = replace(MAZE, kwargs={"layout": "u", "max_moves": 9})
-JOBS = {"ilql": (train_ilql, TrainILQLConfig), "mc": (train_mc, TrainMCConfig)}
+JOBS = {
+    "ilql": (train_ilql, TrainILQLConfig(ilql=ILQLConfig(tau=0.3))),
+    "mc": (train_mc, TrainMCConfig()),
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +57,15 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(folder):
     """Run folders of both methods, by name."""
-
-    def run_of(name):
-        stage, config_class = JOBS[name]
-        settings = {"ilql": ILQLConfig(tau=0.3)} if name == "ilql" else {}
-        config = config_class(
-            run=RunConfig(run_dir=str(folder / name)),
-            environment=U_MAZE,
-            actor=ActorConfig(str(folder / "actor"), dtype="float32"),
-            trajectories=str(folder / "trajectories"),
-            training=changed(num_epochs=8, learning_rate=0.03),
-            **settings,
-        )
-        stage.main(config)
-        return folder / name
-
-    return {name: run_of(name) for name in JOBS}
+    common = {
+        "environment": U_MAZE,
+        "actor": ActorConfig(str(folder / "actor"), dtype="float32"),
+        "trajectories": str(folder / "trajectories"),
+        "training": changed(num_epochs=8, learning_rate=0.03),
+    }
+    for name, (stage, config) in JOBS.items():
+        stage.main(replace(config, run=RunConfig(run_dir=str(folder / name)), **common))
+    return {name: folder / name for name in JOBS}
 
 
 @torch.no_grad()
@@ -117,14 +113,10 @@ def test_the_values_of_tokens_are_those_of_the_runs_own_final_model(trained, fol
 
 def test_an_evaluation_guided_by_values_tells_those_of_what_it_played(trained, folder, tmp_path):
     values = str(trained["ilql"] / "values")
-    config = ActorConfig(str(folder / "actor"), dtype="float32", temperature=0.0)
-    job = EvaluateConfig(
-        run=RunConfig(run_dir=str(tmp_path)),
-        environment=U_MAZE,
-        actor=recast(config, GuidedActorConfig, values=values, decoding="constrained"),
-        evaluation=EvaluationConfig(num_samples=0),
-    )
-    evaluate.main(job)
+    how = {"dtype": "float32", "temperature": 0.0, "decoding": "constrained"}
+    actor = GuidedActorConfig(str(folder / "actor"), values=values, **how)
+    run, settings = RunConfig(run_dir=str(tmp_path)), EvaluationConfig(num_samples=0)
+    evaluate.main(EvaluateConfig(run=run, environment=U_MAZE, actor=actor, evaluation=settings))
     found = read_inspection(tmp_path / "token_values")
     check(found, ValueModel.load(values), read_trajectories(tmp_path / "trajectories"))
 

@@ -8,8 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
-ROOT = Path(__file__).parent.parent
 SMALL = [
     *("--num_rounds", "1", "--environment.kwargs", "{size: 2}"),
     *("--warm_start.behavior.num_chains", "640", "--critic.collect.num_episodes", "64"),

@@ -2,12 +2,11 @@
 
 import ast
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import key_corridor  # noqa: F401  registers
 import pytest
-from script_setups import config_of, run_here
+from script_setups import run_smallest
 
 from lactchain import EnvironmentConfig, open_run, read_trajectories
 from lactchain.data.evaluations import read_episodes, read_values
@@ -55,8 +54,8 @@ CORRIDOR = EnvironmentConfig(
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corridor")
-    config = config_of("run_pipeline", folder, folder / "run", environment=CORRIDOR, num_rounds=1)
-    return run_here("run_pipeline", config), folder / "run"
+    changes = {"environment": CORRIDOR, "num_rounds": 1}
+    return run_smallest("run_pipeline", folder, folder / "run", changes), folder / "run"
 
 
 def test_a_new_world_has_exact_values_and_shortest_paths(pipeline):
@@ -81,10 +80,9 @@ def test_a_new_world_draws_itself_in_the_report(pipeline):
 
 
 def test_scripted_policies_of_a_new_world_go_by_their_names(tmp_path):
-    config = config_of("make_offline_data", tmp_path, tmp_path / "run", environment=CORRIDOR)
     shares = RecordingConfig({"rightwards": 0.5, "optimal": 0.25, "random": 0.25})
-    config = replace(config, behavior=shares)
-    run_here("make_offline_data", config)
+    changes = {"environment": CORRIDOR, "behavior": shares}
+    run_smallest("make_offline_data", tmp_path, tmp_path / "run", changes)
     played = read_trajectories(tmp_path / "run" / "trajectories")
     assert len(played) == 96
     assert {"0.5 rightwards, 0.25 optimal, 0.25 random"} == {t.policy for t in played}

@@ -18,6 +18,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 from trajectories import trajectory
@@ -64,8 +65,14 @@ TRAINING = TrainingConfig(
 NUM_ROWS, NUM_UPDATES = 19, 9
 ILQL = ILQLConfig(gamma=0.9, tau=0.1, cql_weight=0.1)
 MC = ValueConfig(gamma=0.9, cql_weight=0.1)
+OFFLINE = {"ilql": (ILQLTrainer, 2, ILQL), "mc": (MonteCarloTrainer, 1, MC)}
 LORA = LoraSettings(r=2)
 DROPOUT = 0.2  # of attention under an adapter: it draws random numbers in every step
+
+
+def slow(*kinds: str) -> list:
+    """Kinds of training, for tests that are slow with them."""
+    return [pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
 
 
 def changed(extra: dict | None = None, **values) -> TrainingConfig:
@@ -150,14 +157,7 @@ def make_simpo(weights: Path, run: Run, *, lora: bool, dtype="auto", settings=TR
 
 
 def make_critic(
-    weights: Path,
-    run: Run,
-    *,
-    lora: bool,
-    dtype: str = "auto",
-    settings: TrainingConfig = TRAINING,
-    terminated: bool = False,
-    **options,
+    weights: Path, run: Run, *, lora, dtype="auto", settings=TRAINING, terminated=False, **options
 ):
     """A critic on 19 decisions; as a default the episodes are cut, and end with its values."""
     seed_everything(0, threads=1)
@@ -200,48 +200,21 @@ def value_data(weights: Path, lora: bool, dtype: str = "auto") -> tuple[ActorCon
 
 
 def make_values(
-    trainer_class: type,
-    num_q_heads: int,
-    values: ValueConfig,
-    weights: Path,
-    run: Run,
-    *,
-    lora: bool,
-    dtype: str = "auto",
-    settings: TrainingConfig = TRAINING,
-    **options,
+    method: str, weights: Path, run: Run, *, lora, dtype="auto", settings=TRAINING, **options
 ):
-    """Values of the tokens of 19 decisions."""
+    """Values of the tokens of 19 decisions, by ILQL or Monte Carlo; `ilql` or `mc` says how."""
     seed_everything(0, threads=1)
+    trainer_class, heads, values = OFFLINE[method]
+    values = options.pop(method, values)
     config, view = value_data(weights, lora, dtype)
-    model = ValueModel.from_actor(
-        config,
-        method="ilql" if isinstance(values, ILQLConfig) else "mc",
-        gamma=values.gamma,
-        num_q_heads=num_q_heads,
-        start=-1.0,
-    )
+    told = {"method": method, "gamma": values.gamma, "num_q_heads": heads, "start": -1.0}
+    model = ValueModel.from_actor(config, **told)
     with_dropout(model, lora)
     return trainer_class(model, arguments(settings, run), view, values, run=run, **options)
 
 
-def make_ilql(weights: Path, run: Run, *, ilql: ILQLConfig = ILQL, **options):
-    """ILQL on 19 decisions."""
-    return make_values(ILQLTrainer, 2, ilql, weights, run, **options)
-
-
-def make_mc(weights: Path, run: Run, *, mc: ValueConfig = MC, **options):
-    """Monte-Carlo values of 19 decisions."""
-    return make_values(MonteCarloTrainer, 1, mc, weights, run, **options)
-
-
-MAKERS = {
-    "simpo": make_simpo,
-    "critic": make_critic,
-    "cloning": make_cloning,
-    "ilql": make_ilql,
-    "mc": make_mc,
-}
+MAKERS = {"simpo": make_simpo, "critic": make_critic, "cloning": make_cloning}
+MAKERS |= {method: functools.partial(make_values, method) for method in OFFLINE}
 
 
 def open_run(run_dir: Path) -> Run:
@@ -266,17 +239,13 @@ def final_state(run_dir: Path, step: int = NUM_UPDATES) -> dict[str, str]:
 
 
 def _hash_leaves(value, name: str, hashes: dict[str, str]) -> None:
-    if isinstance(value, dict):
-        value = {str(key): entry for key, entry in value.items()}
-    elif isinstance(value, list | tuple):
-        value = {str(index): entry for index, entry in enumerate(value)}
+    if isinstance(value, dict | list | tuple):
+        for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            _hash_leaves(entry, f"{name}.{key}", hashes)
     else:
         is_array = isinstance(value, torch.Tensor | np.ndarray)
         content = np.asarray(value).tobytes() if is_array else repr(value).encode()
         hashes[name] = hashlib.sha256(content).hexdigest()[:12]
-        return
-    for key, entry in value.items():
-        _hash_leaves(entry, f"{name}.{key}", hashes)
 
 
 def spoil_loss(trainer, update: int, factor: float = float("nan")) -> None:
@@ -335,10 +304,8 @@ def train_in_process(kind: str, weights: Path, run_dir: Path, *args, **variables
 def train_on_two(kind: str, weights: Path, run_dir: Path, *args) -> list:
     """Two such processes that work together (gloo), started."""
     group = new_group()
-    return [
-        train_in_process(kind, weights, run_dir, *args, RANK=rank, LOCAL_RANK=rank, **group)
-        for rank in "01"
-    ]
+    variables = [{"RANK": rank, "LOCAL_RANK": rank, **group} for rank in "01"]
+    return [train_in_process(kind, weights, run_dir, *args, **own) for own in variables]
 
 
 def new_group() -> dict[str, str]:
