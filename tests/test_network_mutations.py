@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_search import AGENTS, SMALL, trained, weights_of
+from test_search import AGENTS, SMALL, trained
 
 from lactchain.baselines.networks import Parameters
 from lactchain.baselines.ppo import PPO
@@ -15,6 +15,10 @@ from lactchain.search.settings import MutationConfig
 from lactchain_extras.network_mutations import mutate_architecture, mutate_parameters
 
 GROW, CUT = MutationConfig(growth_share=1.0), MutationConfig(growth_share=0.0)
+
+
+def weights_of(learnt):
+    return learnt["parts"]["parameters"]["flat"]
 
 
 @pytest.fixture(scope="module")

@@ -59,25 +59,26 @@ def test_a_critic_is_not_exported_as_an_actor(critic, tmp_path):
         export_actor(PlayerConfig(str(critic)), tmp_path, "float32")
 
 
-def pooled(folder, parts, **pooling):
-    """How an encoder that lists such parts pools, as in sentence-transformers; flags in `pool`."""
+def encoder(folder, parts, **pooling):
+    """A folder of sentence-transformers that lists such parts; how it pools stands in `pool`."""
     (folder / "pool").mkdir(parents=True)
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": p} for kind, p in parts]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "pool/config.json").write_text(json.dumps(pooling))
-    return resolve_pooling(CriticConfig(str(folder)))
+    return CriticConfig(str(folder))
 
 
 def test_an_encoder_pools_as_the_parts_that_its_folder_lists(tmp_path, caplog):
     listed = [("Transformer", ""), ("Pooling", "pool")]
-    assert pooled(tmp_path / "a", listed, pooling_mode_mean_tokens=True) == "mean"
-    assert pooled(tmp_path / "b", listed[:1], pooling_mode_cls_token=True) == "last"
+    assert resolve_pooling(encoder(tmp_path / "a", listed, pooling_mode_mean_tokens=True)) == "mean"
+    unlisted = encoder(tmp_path / "b", listed[:1], pooling_mode_cls_token=True)
+    assert resolve_pooling(unlisted) == "last"
     for number, flag in enumerate(("true", 1)):
         with pytest.raises(ConfigError, match="got cls_token in .*pool/config.json"):
-            pooled(tmp_path / f"c{number}", listed, pooling_mode_cls_token=flag)
+            resolve_pooling(encoder(tmp_path / f"c{number}", listed, pooling_mode_cls_token=flag))
     caplog.set_level(logging.WARNING)
     dense = [*listed, ("Dense", "2_Dense")]
-    assert pooled(tmp_path / "d", dense, pooling_mode_mean_tokens=True) == "mean"
+    assert resolve_pooling(encoder(tmp_path / "d", dense, pooling_mode_mean_tokens=True)) == "mean"
     assert "Dense is left out" in caplog.text
     (tmp_path / "d/pool/config.json").unlink()
     with pytest.raises(DataError, match="pool/config.json: no such file"):
