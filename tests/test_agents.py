@@ -205,6 +205,10 @@ def test_advantages_by_hand_with_rewards_scaled_and_one_episode_cut(scale, end):
     advantages, returns = agent.advantages(rollout)
     assert advantages[..., 0].T.tolist() == [expected] * 2
     assert (returns - advantages)[..., 0].T.tolist() == [[1.0, 2.0, 3.0]] * 2
+    one, no = torch.ones(1, 2, 1), torch.zeros(1, 2, 1, dtype=torch.bool)  # nothing is cut
+    last, finals = 4 * torch.ones(2, 1, 1), torch.zeros(0, 1)
+    advantages, _ = agent.advantages(Rollout(one[..., None], one.long(), one, no, no, last, finals))
+    assert advantages.flatten().tolist() == [scale + 0.5 * 4 - 1] * 2
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(3), BOX])
@@ -266,7 +270,7 @@ def test_other_actions_and_a_batch_larger_than_a_rollout_are_refused():
         PPOConfig(num_envs=4, num_steps=8, batch_size=64)
 
 
-@pytest.mark.parametrize("kind, world, kwargs, config, members, steps, least, most", [
+LEARNERS = [
     (DQN, "FrozenLake-v1", {"is_slippery": False}, DQNConfig(
         num_envs=8, hidden=(32,), train_every_env_steps=8, num_updates=2, learning_rate=3e-3,
         learning_starts=256, exploration_fraction=0.8, target_every_updates=20, gamma=0.9,
@@ -278,7 +282,12 @@ def test_other_actions_and_a_batch_larger_than_a_rollout_are_refused():
         num_envs=4, hidden=(64, 64), train_every_env_steps=4, num_updates=4, gamma=0.98,
         batch_size=128, learning_starts=500, anneal=True,
     ), 1, 12_000, -250, 200, marks=pytest.mark.slow),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "world", "kwargs", "config", "members", "steps", "least", "most"), LEARNERS
+)
 def test_every_member_learns(kind, world, kwargs, config, members, steps, least, most):
     envs = MemberEnvs(world, members, config.num_envs, seed=0, **kwargs)
     agent = kind(config, envs.observation_space, envs.action_space, 1, members)

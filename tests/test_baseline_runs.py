@@ -12,7 +12,6 @@ from itertools import count
 import gymnasium as gym
 import numpy as np
 import pytest
-from script_setups import figures_of, read_summary
 
 from lactchain import RunConfig, train_agent
 from lactchain.baselines import evaluation, settings, training
@@ -69,10 +68,14 @@ def placed(config, run_dir, **changes):
 
 def outcome(run_dir):
     """What a run ends with, without what depends on the clock; weights to the byte."""
-    metrics = [figures_of(record | {"time": None}) for record in read_metrics(run_dir)]
+    summary = json.loads((run_dir / "summary.json").read_text())
+    metrics = [
+        {k: v for k, v in record.items() if k != "time" and not k.startswith("time/")}
+        for record in read_metrics(run_dir)
+    ]
     files = [run_dir / name / file for name in ("best", "last") for file in (ARRAYS, VALUES)]
     return (
-        read_summary(run_dir),
+        {k: v for k, v in summary.items() if not k.startswith("time/")},
         metrics,
         json.loads((run_dir / "evaluations.json").read_text()),
         [hashlib.sha256(file.read_bytes()).hexdigest() for file in files],

@@ -1,20 +1,22 @@
 """The critic: values that no padding and no neighbour change, gradients where they belong."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_loading import LORA, edit_json
 from test_tiny_models import SMALL
 
-from lactchain import ConfigError, CriticConfig, DataError, EmbeddingCritic
+from lactchain import ConfigError, CriticConfig, DataError, EmbeddingCritic, LoraSettings
 from lactchain.functional.tokens import pool
 from lactchain.models.headed import at_stored_precision
 from lactchain.models.weights import ADAPTER_RECORD
 
 TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]
+
+LORA = LoraSettings(r=2, alpha=4)
 
 
 @pytest.fixture
@@ -162,7 +164,9 @@ def test_values_of_another_meaning_or_of_another_encoder_are_refused(config, sma
     trained(config(gamma=0.9, lora=LORA)).save(tmp_path)
     with pytest.raises(ConfigError, match=r"critic.gamma: expected 0.9"):
         EmbeddingCritic.from_config(config(gamma=0.99, checkpoint=str(tmp_path)))
-    edit_json(tmp_path / "critic_config.json", model=str(small / "other-encoder"))
+    file = tmp_path / "critic_config.json"
+    stored = json.loads(file.read_text()) | {"model": str(small / "other-encoder")}
+    file.write_text(json.dumps(stored))
     with pytest.raises(DataError, match="another base model"):
         EmbeddingCritic.load(tmp_path)
 

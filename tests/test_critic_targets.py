@@ -266,7 +266,7 @@ def test_a_frozen_critic_is_saved_as_its_head_alone(tiny, tmp_path):
     ({"pooling_mode": "mean"}, "mean"),
 ])  # fmt: skip
 def test_pooling_follows_the_folder_unless_it_is_set(tmp_path, caplog, declared, expected):
-    config = encoder(tmp_path / "encoder", [("Pooling", "pool")], **declared)
+    config = encoder(tmp_path / "encoder", [("Pooling", "1_Pooling")], **declared)
     assert resolve_pooling(config) == expected and not caplog.records
     other = {"mean": "last", "last": "mean"}[expected]
     assert resolve_pooling(replace(config, pooling=other)) == other

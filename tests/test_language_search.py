@@ -149,6 +149,10 @@ def given(weights):
     return {"model": str(weights / "actor"), "adapter": None}
 
 
+class Stop(Exception):
+    """Stands for a kill."""
+
+
 @pytest.mark.parametrize("elite, patience", [("champion", 1), ("generation", 0)])
 def test_a_champion_and_the_last_two_checkpoints_keep_their_weights(
     elite, patience, weights, run_dir
@@ -285,7 +289,7 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(
     def train(config):
         calls.append(config)
         if len(calls) == cut_at:
-            raise KeyboardInterrupt  # stands for a kill
+            raise Stop
         return train_one(config)
 
     monkeypatch.setattr(train_simpo, "main", train)
@@ -294,7 +298,7 @@ def test_language_actors_evolve_and_a_search_that_was_cut_goes_on_exactly(
     tuned = [(c.training.learning_rate, c.loss) for c in calls]
     assert any(settings != tuned[0] for settings in tuned)
     calls, cut_at = [], 5
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stop):
         search(language_search(weights, tmp_path / "cut", lora))
     cut_at = 0
     cut = search(language_search(weights, tmp_path / "cut", lora))

@@ -29,8 +29,9 @@ def actor(small, tmp_path):
 
 
 def refused(actor, message) -> str:
+    config = actor if isinstance(actor, ActorConfig) else ActorConfig(model=str(actor))
     with pytest.raises(DataError, match=message) as error:
-        load_actor(ActorConfig(model=str(actor)))
+        load_actor(config)
     return str(error.value)
 
 

@@ -60,11 +60,12 @@ def test_a_critic_is_not_exported_as_an_actor(critic, tmp_path):
 
 
 def encoder(folder, parts, **pooling):
-    """A folder of sentence-transformers that lists such parts; how it pools stands in `pool`."""
-    (folder / "pool").mkdir(parents=True)
+    """A folder of sentence-transformers that lists such parts, by folder, and how it pools."""
+    pools = folder / dict(parts).get("Pooling", "pool")
+    pools.mkdir(parents=True)
     modules = [{"type": f"sentence_transformers.models.{kind}", "path": p} for kind, p in parts]
     (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "pool/config.json").write_text(json.dumps(pooling))
+    (pools / "config.json").write_text(json.dumps(pooling))
     return CriticConfig(str(folder))
 
 

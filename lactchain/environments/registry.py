@@ -81,7 +81,8 @@ def not_taken(env_id: str, kwargs: Iterable[str], error: Exception) -> ConfigErr
     at = f" ({type(error).__name__}, at {place.filename}:{place.lineno})"
     where = "" if "gymnasium" in place.filename else at
     if not (names := ", ".join(kwargs)):
-        return ConfigError(f"environment.id: {env_id} cannot be made: {reason}{where}")
+        mend = "correct the id, or give environment.kwargs"
+        return ConfigError(f"environment.id: {env_id} cannot be made: {reason}{where}; {mend}")
     return ConfigError(f"environment.kwargs: {env_id} does not take {names}: {reason}{where}")
 
 

@@ -8,10 +8,9 @@ RUN/sizes.json.
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
-from lactchain.config.parsing import Config, flatten, with_values
+from lactchain.config.parsing import Config, with_values
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
 from lactchain.stages.world_facts import BY_MODEL, WorldFacts, gamma_of
@@ -221,4 +220,9 @@ def fill(config: Config, world: WorldFacts, processes: int) -> tuple[Config, dic
 
 def is_null(config: Any, key: str) -> bool:
     """Whether a setting is there, and null."""
-    return dict(flatten(asdict(config))).get(key, "absent") is None
+    *parts, name = key.split(".")
+    for part in parts:
+        config = getattr(config, part)
+        if config is None:
+            return False
+    return getattr(config, name) is None

@@ -11,10 +11,10 @@ import numpy as np
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.rollouts import Rollouts, collect
-from lactchain.environments import exact, faults
+from lactchain.environments import exact
 from lactchain.environments.language import INVALID_FEEDBACK, LanguageEnv
 from lactchain.environments.scripted import RandomChains
-from lactchain.environments.views import TextView, lists_states
+from lactchain.environments.views import State, TextView, lists_states
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain.types import Trajectory
 
@@ -207,19 +207,35 @@ def check_model(
     Figures beside its optimum would be wrong without a word.
     """
     for episode in episodes:
-        here = {int(model.non_terminal[model.row(episode.infos[0]["state"])])}
         for before, info in pairwise(episode.infos):
-            if not info.get("shows_state", True):  # a limit cut it amid the step
+            if info["state"] is None or not info.get("shows_state", True):  # cut amid the step
                 break
-            for name, reward in zip(info["executed"], info["rewards"], strict=True):
-                led = ([*here], env.grammar.action_names.index(name))
-                may = (model.probability[led] > 0) & np.isclose(model.reward[led], reward)
-                here = set(model.next_state[led][may].tolist())
-            if info["state"] not in [faults.plain(dict(model.states[number])) for number in here]:
+            is_over = info is episode.infos[-1] and episode.terminated
+            if not _follows(model, env, before["state"], info, is_over):
                 raise EnvironmentFault(
                     f"{env.env}: expected what the view's model leads to, got {info['state']} and "
-                    f"rewards {info['rewards']} by {info['executed']} in {before['state']}"
+                    f"rewards {info['rewards']} by {info['executed']} in {before['state']}; correct"
+                    " the model, or give the view none"
                 )
+
+
+def _follows(
+    model: exact.TabularModel, env: LanguageEnv, before: State, info: Mapping, is_over: bool
+) -> bool:
+    """Whether a chain can lead there; with chance rewards may be means, and are not compared."""
+    try:
+        here = model.non_terminal[[model.row(before)]]
+        for name, reward in zip(info["executed"], info["rewards"], strict=True):
+            led = here, env.grammar.action_names.index(name)
+            may = model.probability[led] > 0
+            if model.deterministic:
+                may &= np.isclose(model.reward[led], reward)
+            here = np.unique(model.next_state[led][may])
+        if is_over:
+            return bool(model.terminal[here].any())
+        return model.non_terminal[model.row(info["state"])] in here
+    except ValueError:  # the model has no such state, or the episode is over there
+        return False
 
 
 def _plain(env: LanguageEnv, text: str) -> str:

@@ -16,13 +16,15 @@ import json
 import logging
 import os
 import resource
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from socket import create_server, recv_fds, send_fds, socket, socketpair
+from threading import Timer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -112,7 +114,7 @@ class Served:
 
     async def play(self, connection: ServerConnection) -> None:
         """One session, from its first message to its last."""
-        self.sessions[self.number] += 1
+        self.sessions[self.number] += 1  # of two who race for the last place none may get it
         if sum(self.sessions) > self._max_sessions:
             self.sessions[self.number] -= 1
             full, most = f"all {self._max_sessions} sessions are taken", self._max_sessions
@@ -201,13 +203,14 @@ def serve(
 
     Args:
         port: 0 takes one that is free.
-        say: is told one line, once the world can be reached.
+        say: is told a line once the world can be reached, and one for each process that dies.
         num_processes: among which the sessions are shared out.
 
     Raises:
-        ConfigError: there is no such world, or the port is taken.
+        ConfigError: there is no such world, the port is taken, or the system allows too few files.
+        ProcessLost: all of several processes have died.
     """
-    _allow_files(2 * max_sessions + FILES)
+    _allow_files(2 * max_sessions + 3 * num_processes + FILES)
     served = Served(config, max_sessions, panel, num_processes)
     try:
         listening = create_server((host, port), backlog=1024)
@@ -226,7 +229,13 @@ def serve(
         else:
             players = [_Player(served, number, listening) for number in range(num_processes)]
             say(line)
-            _share_out(listening, players, say)
+            try:
+                _share_out(listening, [*players], say)
+            finally:
+                for player in players:
+                    player.process.terminate()
+                for player in players:
+                    player.process.join()
 
 
 def _allow_files(count: int) -> None:
@@ -234,23 +243,31 @@ def _allow_files(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if resource.RLIM_INFINITY != hard < count:
         raise ConfigError(
-            f"max_sessions: {count} open files are needed, and this shell allows {hard}; ask for "
-            f"fewer sessions, or say `ulimit -n {count}` before"
+            f"max_sessions: {count} open files are needed, and the system allows {hard} (ulimit "
+            "-Hn); ask for fewer sessions, or have it allow more"
         )
     if resource.RLIM_INFINITY != soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 class _Handed(socket):
-    """A socket to listen at, where connections arrive that another process has accepted."""
+    """A socket to listen at, where connections arrive that another process has accepted.
+
+    Attributes:
+        ended: counts those that have ended.
+    """
+
+    ended: Any
 
     def listen(self, backlog: int = 0) -> None:
         """Nothing to do: the other process listens."""
 
     def accept(self) -> tuple[socket, None]:
         """The next connection; its peer may be gone, and has no address then."""
-        _, descriptors, _, _ = recv_fds(self, 1, 1)
-        if not descriptors:  # the other process has ended, and so does this one in a moment
+        message, descriptors, _, _ = recv_fds(self, 1, 1)
+        if not descriptors:
+            # The system had no file for it; or the other process has ended, as this one will.
+            self.ended.value += bool(message)
             raise BlockingIOError
         return socket(fileno=descriptors[0]), None
 
@@ -262,6 +279,7 @@ class _Player:
         self._served, self._number = served, number
         self._num_taken, self._ended = 0, FORK.RawValue("i", 0)
         self._ours, theirs = socketpair()
+        self._ours.setblocking(False)  # who takes nothing, as when it is stopped, holds up nobody
         self.process = FORK.Process(target=self._play, args=(listening, theirs), daemon=True)
         self.process.start()
         theirs.close()
@@ -286,7 +304,10 @@ class _Player:
     def _play(self, listening: socket, theirs: socket) -> None:
         listening.close()
         self._ours.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has handed it all says when to end
         ended, self._served.number = self._ended, self._number
+        handed = _Handed(fileno=theirs.detach())
+        handed.ended = ended
 
         class Counted(ServerConnection):
             def connection_lost(self, exc: Exception | None) -> None:
@@ -294,7 +315,7 @@ class _Player:
                 ended.value += 1
 
         with suppress(asyncio.CancelledError):
-            asyncio.run(_serve(self._served, _Handed(fileno=theirs.detach()), Counted))
+            asyncio.run(_serve(self._served, handed, (signal.SIGTERM,), Counted))
 
 
 def _share_out(listening: socket, players: list[_Player], say: Callable[[str], None]) -> None:
@@ -308,30 +329,42 @@ def _share_out(listening: socket, players: list[_Player], say: Callable[[str], N
         for player in [p for p in players if p.process.sentinel in ready]:
             players.remove(player)
             say(f"{player.bury()} has ended; {len(players)} processes go on")
-        with suppress(BlockingIOError, ConnectionAbortedError):
+        try:
             connection, _ = listening.accept()
-            with connection:
-                for player in sorted(players, key=lambda one: one.num_open):
-                    with suppress(OSError):
-                        player.take(connection)
-                        break
+        except OSError:  # there is none, it is gone, or the system has no file for it now
+            time.sleep(0.01)
+            continue
+        with connection:
+            for player in sorted(players, key=lambda one: one.num_open):
+                with suppress(OSError):
+                    player.take(connection)
+                    break
     raise ProcessLost("serve: all its processes have ended; is there memory for them?")
 
 
 async def _serve(
-    served: Served, listening: socket, connection: type[ServerConnection] = ServerConnection
+    served: Served,
+    listening: socket,
+    endings: Sequence[int] = AT_ONCE,
+    connection: type[ServerConnection] = ServerConnection,
 ) -> None:
+    """Serves until one of the signals `endings`."""
     loop, main = asyncio.get_running_loop(), asyncio.current_task()
+    late = Timer(ENDING_SECONDS, os._exit, [0])
+    late.daemon = True
 
-    def end() -> None:
-        for number in AT_ONCE:  # said once more, they end it at once
-            loop.remove_signal_handler(number)
-        loop.call_later(ENDING_SECONDS, os._exit, 0)
-        main.cancel()
+    def end(*_: Any) -> None:
+        for number in endings:  # said once more, they end it at once
+            signal.signal(number, signal.SIG_DFL)
+        late.start()
+        loop.call_soon_threadsafe(main.cancel)
 
-    for number in AT_ONCE:  # within a session's task its end would be told as a fault
-        loop.add_signal_handler(number, end)
+    for number in endings:  # also heard amid a step that keeps the loop
+        signal.signal(number, end)
     if (parent := parent_process()) is not None:  # which this process does not outlive
         loop.add_reader(parent.sentinel, os._exit, 0)
-    async with server_at(listening, served.pages, served.play, connection) as server:
-        await server.serve_forever()
+    try:
+        async with server_at(listening, served.pages, served.play, connection) as server:
+            await server.serve_forever()
+    finally:
+        late.cancel()

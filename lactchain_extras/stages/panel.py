@@ -1,6 +1,6 @@
 """Writes a panel: numbered tasks of a world in a file that others can cite; or verifies a result.
 
-Reads nothing, or FILE and a result; writes FILE. `evaluate --panel FILE` plays the tasks
+Reads FILE, where it is there, and a result; writes FILE. `evaluate --panel FILE` plays the tasks
 and writes RUN/panel_result.json, which --verify plays once more, without the actor.
 """
 
@@ -16,6 +16,8 @@ from lactchain.runs.process import is_dry_run
 from lactchain.stages.stage_run import NOTHING_DONE, require_numbers
 from lactchain.storage.files import make_folder, read_json, seal, write_sealed
 from lactchain_extras.panels import make_panel, verify
+
+OTHER = "name a file that is not there yet"
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,10 @@ def main(config: PanelConfig) -> None:
         return
     panel = make_panel(config.environment, config.count, config.seed)
     path = Path(config.file)
-    if path.exists() and read_json(path) != seal(panel):
+    if path.exists() and read_json(path, OTHER) != seal(panel):
         raise ConfigError(
-            f"file: {path} is there, and is another panel; name a file that is not, or, to play a "
-            "result once more, add --verify RESULT"
+            f"file: {path} is there, and is another panel; {OTHER}, or, to play a result "
+            "once more, add --verify RESULT"
         )
     make_folder(path.absolute().parent)
     write_sealed(path, panel)
