@@ -1,27 +1,17 @@
 """OpenEnv: what is served by its protocol is what is played here; servers of others too."""
 
 import json
-import re
-import signal
-import socket
-import struct
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 
 import gymnasium as gym
-import httpx2
 import numpy as np
-import psutil
 import pytest
-from conftest import ROOT
 from openenv_servers import ask, reset, running, running_world, said, session, step
-from websockets.exceptions import ConnectionClosed
 
 from lactchain import Episode, FunctionPolicy, GridWorld, Rollouts, evaluate, make_language_env
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
@@ -40,8 +30,6 @@ GRID = EnvironmentConfig(
 )  # fmt: skip
 SLIPPERY = EnvironmentConfig("FrozenLake-v1", max_chain_length=3)
 WORDLE = EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance")
-SERVE = [sys.executable, "-m", "lactchain", "serve", "--config", "gridworld_tiny"]
-SERVE += ["--num_processes", "2", "--port"]
 SOMETIMES_SILENT = FunctionPolicy(
     lambda text, seed: "no chain" if seed % 5 == 0 else '["turn left", "move forward"]', draws=True
 )
@@ -281,114 +269,6 @@ def test_floors_and_optimum_are_those_of_going_through_all_chains_one_by_one(con
     told, starts = manifest(config, env), model.non_terminal
     assert told["optimum"]["success"] == pytest.approx(best[starts].mean())
     assert told["floors"]["random"]["return"] == pytest.approx(drawn[starts].mean())
-
-
-def play_on(player, begun):
-    with suppress(ConnectionClosed):
-        while True:
-            said(player, reset(seed=0))
-            begun.set()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
-    """Two processes share the sessions; with the one that accepts them both end."""
-    nine = ("--max_sessions", "9")
-    with subprocess.Popen([*SERVE, "0", *nine], stdout=-1, stderr=-1, text=True) as process:
-        line = process.stdout.readline()
-        told = r"lactchain/GridWorld-v0 at (\S+) : 960 tasks, 9 sessions at most"
-        (url,) = re.findall(told, line)
-        with ExitStack() as sessions:
-            players = [sessions.enter_context(session(url)) for _ in range(9)]
-            replies = [said(player, reset(seed=0)) for player in players]
-            with session(url) as player:
-                full = json.loads(player.recv())
-        port = url.rpartition(":")[2]
-        taken = subprocess.run([*SERVE, port, *nine], capture_output=True, text=True)
-        others = psutil.Process(process.pid).children()
-        with ExitStack() as sessions:
-            all_begun = [threading.Event() for _ in range(9)]
-            for begun in all_begun:
-                player = sessions.enter_context(session(url))
-                threading.Thread(target=play_on, args=[player, begun], daemon=True).start()
-            assert all(begun.wait(20) for begun in all_begun)
-            process.send_signal(number)
-            out, err = process.communicate(timeout=20)
-    assert len({json.dumps(reply) for reply in replies}) == 1
-    assert replies[0]["data"]["observation"]["text"]
-    assert full["data"]["code"] == "CAPACITY_REACHED" and len(others) == 2
-    assert not psutil.wait_procs(others, timeout=5)[1]
-    assert (process.returncode, out, err) == (0, "", "")
-    assert taken.returncode == 2 and "take another, or 0 for a free one" in taken.stderr
-
-
-def num_connections(process):
-    return sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections())
-
-
-@contextmanager
-def two_processes(*words):
-    """A server of two, its URL, and both."""
-    command = [sys.executable, "-m", "lactchain", "serve", "--num_processes", "2", "--port", "0"]
-    with subprocess.Popen([*command, *words], stdout=-1, stderr=-1, text=True) as process:
-        try:
-            (url,) = re.findall(r"at (http\S+) :", process.stdout.readline())
-            yield process, url, psutil.Process(process.pid).children()
-        finally:
-            process.kill()
-
-
-def test_processes_have_equal_shares_of_the_sessions_and_one_that_died_leaves_its_places():
-    words = ("--config", "gridworld_tiny", "--max_sessions", "6")
-    with two_processes(*words) as (process, url, both):
-        with ExitStack() as sessions:
-            for _ in range(6):
-                assert httpx2.get(f"{url}/health").json() == {"status": "healthy"}
-                said(sessions.enter_context(session(url)), reset(seed=0))
-            assert [*map(num_connections, both)] == [3, 3]
-            both[0].kill()
-            told = process.stdout.readline()
-            for _ in range(3):
-                player = sessions.enter_context(session(url))
-                assert said(player, reset(seed=0))["type"] == "observation"
-        assert f"{both[0].pid} (-9) with 3 sessions has ended; 1 processes go on" in told
-        both[1].kill()
-        _, err = process.communicate(timeout=20)
-        assert process.returncode == 6 and "all its processes have ended" in err
-
-
-def test_clients_that_reset_at_once_cost_nothing_and_are_told_by_nobody():
-    with two_processes("--config", "gridworld_tiny") as (process, url, both):
-        address = ("127.0.0.1", int(url.rpartition(":")[2]))
-        files = [one.num_fds() for one in both]
-        for _ in range(60):
-            with socket.create_connection(address) as client:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with ExitStack() as sessions:
-            for _ in range(4):
-                said(sessions.enter_context(session(url)), reset(seed=0))
-            assert [*map(num_connections, both)] == [2, 2]
-        assert all(one.num_fds() <= before + 2 for one, before in zip(both, files, strict=True))
-        process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=20) == ("", "") and process.returncode == 0
-
-
-def test_a_server_ends_in_spite_of_a_step_that_takes_long(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "benchmarks"))
-    words = ("--environment.id", "ecosystems:benchmark/Slow-v0", "--environment.kwargs.waits", "60")
-    words = (*words, "--import", "ecosystems")
-    with two_processes(*words) as (process, url, _), session(url) as player:
-        said(player, reset(seed=0))
-        player.send(json.dumps(step("[0]")))
-        time.sleep(1)
-        process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=20) == ("", "") and process.returncode == 0
-
-
-def test_sessions_that_need_more_files_than_are_allowed_are_refused():
-    command = f"ulimit -n 300; exec {sys.executable} -m lactchain serve --port 0"
-    found = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert found.returncode == 2 and "387 open files are needed" in found.stderr
 
 
 HERE = "http://127.0.0.1:9"
