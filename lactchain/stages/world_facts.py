@@ -24,6 +24,9 @@ NUM_EPISODES = 512
 NUM_PUT_BACK = 16
 """Of these, so many are played up to their last decision once more."""
 
+NUM_FOLLOWED = 16
+"""Episodes of random play that are followed in an exact model."""
+
 BY_MODEL, BY_PLAY = "its exact model", "random play"
 
 
@@ -62,7 +65,7 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldFacts:
     if view.model is not None and view.states is not None:
         model = view.model(rollouts.env.env)
         size = size_of_model(model, rollouts.env.max_chains)
-        check_model(model, rollouts.env, random_play(rollouts, seed, NUM_PUT_BACK))
+        check_model(model, rollouts.env, random_play(rollouts, seed, NUM_FOLLOWED))
         size = replace(size, tells_success=view.success is not None)
         if rollouts.env.history == 1:
             return size
