@@ -3,7 +3,6 @@
 Ours, and one with OpenEnv's faults.
 """
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -18,21 +17,15 @@ from lactchain_extras.ecosystems.openenv_server import Served, server_at
 @contextlib.contextmanager
 def running(pages, play=None):
     """The URL of some pages and sessions, while they are served."""
-    listening, loop = socket.create_server(("127.0.0.1", 0)), asyncio.new_event_loop()
-
-    async def serve():
-        async with server_at(listening, pages, play):
-            await over.wait()
-
-    over = asyncio.Event()
-    thread = threading.Thread(target=loop.run_until_complete, args=[serve()], daemon=True)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = server_at(listening, pages, play)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        loop.call_soon_threadsafe(over.set)
+        server.shutdown()
         thread.join(10)
-        loop.close()
 
 
 def running_world(config, **options):
@@ -84,16 +77,16 @@ class FaultyGame:
         schema = {"action": self.action | {"required": list(self.required)}}
         return running({"/schema": schema, "/health": {"status": "healthy"}}, self.play)
 
-    async def play(self, connection):
+    def play(self, connection):
         late = []
-        async for text in connection:
+        for text in connection:
             message = json.loads(text)
             self.requests.append(message)
             if message["type"] == "close" or message["data"].get("guess") == "hang up":
                 return
             late.append(json.dumps(self.answer(message)))
             while late and message["data"].get("guess") != "hesitate":
-                await connection.send(late.pop(0))
+                connection.send(late.pop(0))
 
     def answer(self, message):
         if message["type"] == "reset":

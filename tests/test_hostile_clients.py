@@ -1,5 +1,6 @@
 """Whoever asks a server of ours, and however: it answers in a line, stays, and is not held up."""
 
+import json
 import socket
 import time
 import urllib.error
@@ -7,11 +8,12 @@ import urllib.request
 from contextlib import suppress
 
 import pytest
-from openenv_servers import reset, running_world, said, session
-from websockets.exceptions import InvalidStatus
+from openenv_servers import reset, running, running_world, said, session
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain_extras.ecosystems import openenv_server
+from lactchain_extras.ecosystems.openenv_server import Served
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +102,21 @@ def test_a_session_outlives_the_time_for_a_request(url):
     with session(url) as player:
         time.sleep(1.0)
         assert said(player, reset(seed=0))["type"] == "observation"
+
+
+def test_who_takes_no_replies_and_whose_world_is_not_made_keep_no_place(monkeypatch):
+    monkeypatch.setattr(openenv_server, "SENDING_SECONDS", 1)
+    served = Served(EnvironmentConfig(), max_sessions=1)
+    with running(served.pages, served.play) as url:
+        (env,) = served._idle
+        served._idle.clear()
+        with monkeypatch.context() as patch:
+            patch.setitem(vars(served._config), "id", "gone")
+            with session(url) as player:
+                assert "no Gymnasium environment" in json.loads(player.recv())["data"]["message"]
+        served._idle.append(env)
+        with session(url, max_queue=1, close_timeout=1) as player, pytest.raises(ConnectionClosed):
+            while True:  # it is told each time, at this length, that there is no such type
+                player.send(json.dumps({"type": "x" * 100_000}))
+        with session(url) as player:
+            assert said(player, reset(seed=0))["type"] == "observation"

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError, EnvironmentFault
 from lactchain_extras.ecosystems import openenv_client
-from lactchain_extras.ecosystems.openenv_server import SLOW_SECONDS, Served
+from lactchain_extras.ecosystems.openenv_server import Served
 from lactchain_extras.ecosystems.sessions import Session
 from lactchain_extras.ecosystems.tasks import begin, manifest
 
@@ -198,41 +197,34 @@ def test_a_full_server_says_so_and_a_world_is_asked_anew_by_each_that_is_made_of
 
 
 class Meeting(GridWorld):
-    """A grid that waits at an episode's step of that number until three are there; 0: at none."""
+    """A grid that waits at each step until three are there, where it waits."""
 
     met = threading.Barrier(3, timeout=20)
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, waits: bool) -> None:
         super().__init__(size=2)
-        self.at = at
-
-    def reset(self, **options):
-        self.left = self.at
-        return super().reset(**options)
+        self.waits = waits
 
     def step(self, action):
-        self.left -= 1
-        if self.left == 0:
+        if self.waits:
             self.met.wait()
-        elif self.left > 0:
-            time.sleep(2 * SLOW_SECONDS)
         return super().step(action)
 
     def text_view(self):
-        return replace(super().text_view(), waits=self.at > 0)
+        return replace(super().text_view(), waits=self.waits)
 
 
 gym.register("test/Meeting-v0", entry_point=Meeting)
 TURN = '["turn left"]'
 
 
-def meeting(at):
-    return EnvironmentConfig("test/Meeting-v0", {"at": at}, max_chain_length=1, max_chains=2)
+def meeting(waits):
+    return EnvironmentConfig("test/Meeting-v0", {"waits": waits}, max_chain_length=1, max_chains=1)
 
 
 def test_worlds_that_wait_are_stepped_side_by_side_and_end_as_others_do():
     policy = FunctionPolicy(lambda text: TURN)
-    waiting, other = (Rollouts(meeting(at), 3) for at in (1, 0))
+    waiting, other = (Rollouts(meeting(waits), 3) for waits in (True, False))
     states = other.env.start_states()[:3]
     episodes = [*map(Episode, range(3), states)]
     assert waiting.play(policy, episodes) == other.play(policy, episodes)
@@ -242,12 +234,10 @@ def test_worlds_that_wait_are_stepped_side_by_side_and_end_as_others_do():
 
 
 def test_a_session_that_takes_long_does_not_hold_up_the_others():
-    """The first step says that the world is slow; so the second one is waited for in a thread."""
-    with running_world(meeting(2)) as url, ExitStack() as sessions:
+    with running_world(meeting(True)) as url, ExitStack() as sessions:
         players = [sessions.enter_context(session(url)) for _ in range(3)]
         for player in players:
             said(player, reset(seed=0))
-            said(player, step(TURN))
         for player in players:
             player.send(json.dumps(step(TURN)))
         assert {json.loads(player.recv())["type"] for player in players} == {"observation"}

@@ -44,10 +44,10 @@ class Endless(FaultyGame):
     def __init__(self, reply):
         self.reply = reply
 
-    async def play(self, connection):
-        await connection.recv()
-        await connection.send(self.reply)
-        await connection.wait_closed()
+    def play(self, connection):
+        connection.recv()
+        connection.send(self.reply)
+        connection.wait_closed()
 
 
 @pytest.mark.parametrize(

@@ -134,4 +134,4 @@ def test_a_server_ends_in_spite_of_a_step_that_takes_long(monkeypatch):
 def test_sessions_that_need_more_files_than_are_allowed_are_refused():
     command = f"ulimit -n 300; exec {sys.executable} -m lactchain serve --port 0"
     found = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert found.returncode == 2 and "387 open files are needed" in found.stderr
+    assert found.returncode == 2 and "643 open files are needed" in found.stderr

@@ -10,34 +10,28 @@ Beside it are pages: `/health`, `/metadata`, `/schema`, `/manifest` (floors and 
 each request would meet a new environment, so that no episode could be played by them.
 """
 
-import asyncio
 import ipaddress
 import json
 import logging
-import os
-import resource
-import signal
+import struct
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
-from socket import create_server, recv_fds, send_fds, socket, socketpair
-from threading import Timer
+from multiprocessing import get_context
+from socket import SO_SNDTIMEO, SOL_SOCKET, socket
+from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
-import websockets.asyncio.server as websocket_server
-from websockets.asyncio.server import ServerConnection
+import websockets.sync.server as websocket_server
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.sync.server import ServerConnection
 
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.environments.language import make_language_env
-from lactchain.errors import ConfigError, ProcessLost
-from lactchain.runs.signals import AT_ONCE
+from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.errors import LactChainError
 from lactchain_extras.ecosystems.sessions import Session, error_reply
 from lactchain_extras.ecosystems.tasks import manifest, splits_of
 
@@ -45,12 +39,8 @@ REQUEST_SECONDS = 10.0
 """In which a request has to come, from its first byte to its last."""
 MOST_BYTES = 1 << 24
 """Of a message in a session."""
-FILES = 256
-"""Open beside those of sessions: by modules and worlds, and for clients who find no room."""
-ENDING_SECONDS = 2.0
-"""Who plays is told the end; a step that takes longer is not waited for."""
-SLOW_SECONDS = 0.002
-"""A session that took longer for a reply has its next one made in a thread."""
+SENDING_SECONDS = 20
+"""In which a client takes what it is sent; who does not has gone."""
 FORK = get_context("fork")
 TEXT = {"type": "string"}
 SCHEMA = {
@@ -110,36 +100,55 @@ class Served:
         }
         self._idle = [env]
         self.sessions, self.number = FORK.RawArray("i", num_processes), 0
-        self._threads = ThreadPoolExecutor(max_sessions)
+        self._counting = Lock()
 
-    async def play(self, connection: ServerConnection) -> None:
-        """One session, from its first message to its last."""
-        self.sessions[self.number] += 1  # of two who race for the last place none may get it
-        if sum(self.sessions) > self._max_sessions:
-            self.sessions[self.number] -= 1
+    def play(self, connection: ServerConnection) -> None:
+        """One session, from its first message to its last, in a thread of its own."""
+        if not self._takes_place():
             full, most = f"all {self._max_sessions} sessions are taken", self._max_sessions
-            await connection.send(error_reply("CAPACITY_REACHED", full, max_sessions=most))
+            with suppress(ConnectionClosed):
+                connection.send(error_reply("CAPACITY_REACHED", full, max_sessions=most))
             return
-        env = self._idle.pop() if self._idle else make_language_env(self._config)
-        session, took = Session(env, self._splits), SLOW_SECONDS  # nobody knows yet
+        env = None
         try:
-            async for message in connection:
+            env = self._free_env()
+            session = Session(env, self._splits)
+            for message in connection:
                 text = message if isinstance(message, str) else message.decode(errors="replace")
-                began = time.perf_counter()
-                if took < SLOW_SECONDS:
-                    reply = session.answer(text)
-                else:  # others are not to wait for it
-                    loop = asyncio.get_running_loop()
-                    reply = await loop.run_in_executor(self._threads, session.answer, text)
-                took = time.perf_counter() - began
-                if reply is None:
+                if (reply := session.answer(text)) is None:
                     break
-                await connection.send(reply)
+                connection.send(reply)
         except ConnectionClosed:
             pass
+        except LactChainError as error:  # there is no such world any more
+            connection.send(error_reply("EXECUTION_ERROR", error))
         finally:
-            self.sessions[self.number] -= 1
-            self._idle.append(env)
+            if env is not None:
+                self._idle.append(env)
+            self._count(-1)
+
+    def _takes_place(self) -> bool:
+        """Whether there is room, asked for a while.
+
+        Of two who race for the last place each may see the other there, and who has left may hold
+        his for a moment.
+        """
+        for _ in range(50):
+            if self._count(1) <= self._max_sessions:
+                return True
+            self._count(-1)
+            time.sleep(0.01)
+        return False
+
+    def _count(self, change: int) -> int:
+        with self._counting:
+            self.sessions[self.number] += change
+        return sum(self.sessions)
+
+    def _free_env(self) -> LanguageEnv:
+        with suppress(IndexError):  # all are taken
+            return self._idle.pop()
+        return make_language_env(self._config)
 
 
 def server_at(
@@ -147,10 +156,12 @@ def server_at(
     pages: dict[str, Any],
     play: Callable,
     connection: type[ServerConnection] = ServerConnection,
-) -> websocket_server.serve:
-    """What serves pages and sessions at a socket, as long as its context lasts."""
+) -> websocket_server.Server:
+    """What serves pages and sessions at a socket, from `serve_forever()` to `shutdown()`."""
 
     def answer(connection: ServerConnection, request: Request) -> Response | None:
+        patience = struct.pack("ll", SENDING_SECONDS, 0)
+        connection.socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, patience)
         if _is_of_a_page(request.headers):
             return connection.respond(403, "pages of other servers may not ask\n")
         if request.path == "/ws":
@@ -188,183 +199,3 @@ def _is_of_a_page(headers: Headers) -> bool:
         is_here = page.hostname == "localhost" or ipaddress.ip_address(page.hostname or "")
         return not is_here or [page.netloc] != headers.get_all("Host")
     return True
-
-
-def serve(
-    config: EnvironmentConfig,
-    host: str,
-    port: int,
-    max_sessions: int,
-    say: Callable[[str], None],
-    panel: str | None = None,
-    num_processes: int = 1,
-) -> None:
-    """Serves until Ctrl-C, or SIGTERM.
-
-    Args:
-        port: 0 takes one that is free.
-        say: is told a line once the world can be reached, and one for each process that dies.
-        num_processes: among which the sessions are shared out.
-
-    Raises:
-        ConfigError: there is no such world, the port is taken, or the system allows too few files.
-        ProcessLost: all of several processes have died.
-    """
-    _allow_files(2 * max_sessions + 3 * num_processes + FILES)
-    served = Served(config, max_sessions, panel, num_processes)
-    try:
-        listening = create_server((host, port), backlog=1024)
-    except (OSError, OverflowError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
-            "machine, such as 127.0.0.1; if the port is in use, take another, or 0 for a free one"
-        ) from error
-    count = sum(map(len, served.pages["/tasks"].values())) or "seeds for"
-    url = f"http://{host}:{listening.getsockname()[1]}"
-    line = f"{config.id} at {url} : {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it"
-    with suppress(KeyboardInterrupt, asyncio.CancelledError):
-        if num_processes == 1:
-            say(line)
-            asyncio.run(_serve(served, listening))
-        else:
-            players = [_Player(served, number, listening) for number in range(num_processes)]
-            say(line)
-            try:
-                _share_out(listening, [*players], say)
-            finally:
-                for player in players:
-                    player.process.terminate()
-                for player in players:
-                    player.process.join()
-
-
-def _allow_files(count: int) -> None:
-    """Has the system allow so many open files; `ConfigError`: it does not."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY != hard < count:
-        raise ConfigError(
-            f"max_sessions: {count} open files are needed, and the system allows {hard} (ulimit "
-            "-Hn); ask for fewer sessions, or have it allow more"
-        )
-    if resource.RLIM_INFINITY != soft < count:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
-
-
-class _Handed(socket):
-    """A socket to listen at, where connections arrive that another process has accepted.
-
-    Attributes:
-        ended: counts those that have ended.
-    """
-
-    ended: Any
-
-    def listen(self, backlog: int = 0) -> None:
-        """Nothing to do: the other process listens."""
-
-    def accept(self) -> tuple[socket, None]:
-        """The next connection; its peer may be gone, and has no address then."""
-        message, descriptors, _, _ = recv_fds(self, 1, 1)
-        if not descriptors:
-            # The system had no file for it; or the other process has ended, as this one will.
-            self.ended.value += bool(message)
-            raise BlockingIOError
-        return socket(fileno=descriptors[0]), None
-
-
-class _Player:
-    """A process that plays what it is handed."""
-
-    def __init__(self, served: Served, number: int, listening: socket) -> None:
-        self._served, self._number = served, number
-        self._num_taken, self._ended = 0, FORK.RawValue("i", 0)
-        self._ours, theirs = socketpair()
-        self._ours.setblocking(False)  # who takes nothing, as when it is stopped, holds up nobody
-        self.process = FORK.Process(target=self._play, args=(listening, theirs), daemon=True)
-        self.process.start()
-        theirs.close()
-
-    @property
-    def num_open(self) -> int:
-        """Connections that it was handed, and that have not ended."""
-        return self._num_taken - self._ended.value
-
-    def take(self, connection: socket) -> None:
-        """Hands it a connection; `OSError`: it cannot be."""
-        send_fds(self._ours, [b"."], [connection.fileno()])
-        self._num_taken += 1
-
-    def bury(self) -> str:
-        """Frees what a process had that is dead, and says what it was."""
-        self.process.join()
-        sessions, self._served.sessions[self._number] = self._served.sessions[self._number], 0
-        self._ours.close()
-        return f"process {self.process.pid} ({self.process.exitcode}) with {sessions} sessions"
-
-    def _play(self, listening: socket, theirs: socket) -> None:
-        listening.close()
-        self._ours.close()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has handed it all says when to end
-        ended, self._served.number = self._ended, self._number
-        handed = _Handed(fileno=theirs.detach())
-        handed.ended = ended
-
-        class Counted(ServerConnection):
-            def connection_lost(self, exc: Exception | None) -> None:
-                super().connection_lost(exc)
-                ended.value += 1
-
-        with suppress(asyncio.CancelledError):
-            asyncio.run(_serve(self._served, handed, (signal.SIGTERM,), Counted))
-
-
-def _share_out(listening: socket, players: list[_Player], say: Callable[[str], None]) -> None:
-    """Hands each connection to who has the fewest.
-
-    Where all listen at one port, the kernel shares 64 sessions among two as 38 and 26.
-    """
-    listening.setblocking(False)
-    while players:
-        ready = wait([listening, *(player.process.sentinel for player in players)])
-        for player in [p for p in players if p.process.sentinel in ready]:
-            players.remove(player)
-            say(f"{player.bury()} has ended; {len(players)} processes go on")
-        try:
-            connection, _ = listening.accept()
-        except OSError:  # there is none, it is gone, or the system has no file for it now
-            time.sleep(0.01)
-            continue
-        with connection:
-            for player in sorted(players, key=lambda one: one.num_open):
-                with suppress(OSError):
-                    player.take(connection)
-                    break
-    raise ProcessLost("serve: all its processes have ended; is there memory for them?")
-
-
-async def _serve(
-    served: Served,
-    listening: socket,
-    endings: Sequence[int] = AT_ONCE,
-    connection: type[ServerConnection] = ServerConnection,
-) -> None:
-    """Serves until one of the signals `endings`."""
-    loop, main = asyncio.get_running_loop(), asyncio.current_task()
-    late = Timer(ENDING_SECONDS, os._exit, [0])
-    late.daemon = True
-
-    def end(*_: Any) -> None:
-        for number in endings:  # said once more, they end it at once
-            signal.signal(number, signal.SIG_DFL)
-        late.start()
-        loop.call_soon_threadsafe(main.cancel)
-
-    for number in endings:  # also heard amid a step that keeps the loop
-        signal.signal(number, end)
-    if (parent := parent_process()) is not None:  # which this process does not outlive
-        loop.add_reader(parent.sentinel, os._exit, 0)
-    try:
-        async with server_at(listening, served.pages, served.play, connection) as server:
-            await server.serve_forever()
-    finally:
-        late.cancel()

@@ -41,7 +41,7 @@ def main(config: ServeConfig) -> None:
         console.print(NOTHING_DONE)
         return
     try:
-        from lactchain_extras.ecosystems.openenv_server import serve
+        from lactchain_extras.ecosystems.server_processes import serve
     except ImportError as error:
         message = f"serving needs more packages: pip install 'lactchain[openenv]' ({error})"
         raise ConfigError(message) from error

@@ -1,0 +1,244 @@
+"""The processes that serve a world, and how connections come to them.
+
+One process serves alone; of several, each plays what one more hands it, who only accepts.
+"""
+
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from select import select
+from socket import create_server, recv_fds, send_fds, socket, socketpair
+from threading import Lock, Thread, Timer, active_count
+from typing import Any
+
+from websockets.sync.server import ServerConnection
+
+from lactchain.config.settings import EnvironmentConfig
+from lactchain.errors import ConfigError, ProcessLost
+from lactchain.runs.signals import AT_ONCE
+from lactchain_extras.ecosystems.openenv_server import FORK, Served, server_at
+
+ENDING_SECONDS = 2.0
+"""Who plays is told the end; a step that takes longer is not waited for."""
+SWITCH_SECONDS = 0.02
+"""For which a step of Python code keeps others from theirs; each change costs (5 ms is usual)."""
+SPARE = 64
+"""Connections beside those of sessions: of clients who ask for pages, or find no room."""
+FILES, FILES_EACH, THREADS_EACH = 128, 4, 3
+"""Open beside those of connections, by modules and worlds; and what a connection has."""
+
+
+def serve(
+    config: EnvironmentConfig,
+    host: str,
+    port: int,
+    max_sessions: int,
+    say: Callable[[str], None],
+    panel: str | None = None,
+    num_processes: int = 1,
+) -> None:
+    """Serves until Ctrl-C, or SIGTERM.
+
+    Args:
+        port: 0 takes one that is free.
+        say: is told a line once the world can be reached, and one for each process that dies.
+        num_processes: among which the sessions are shared out.
+
+    Raises:
+        ConfigError: there is no such world, the port is taken, or the system allows too few files.
+        ProcessLost: all of several processes have died.
+    """
+    most = max_sessions + SPARE
+    _allow_files(FILES_EACH * most + 3 * num_processes + FILES)
+    served = Served(config, max_sessions, panel, num_processes)
+    try:
+        listening = create_server((host, port), backlog=1024)
+    except (OSError, OverflowError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
+            "machine, such as 127.0.0.1; if the port is in use, take another, or 0 for a free one"
+        ) from error
+    count = sum(map(len, served.pages["/tasks"].values())) or "seeds for"
+    url = f"http://{host}:{listening.getsockname()[1]}"
+    line = f"{config.id} at {url} : {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it"
+    with suppress(KeyboardInterrupt):
+        if num_processes == 1:
+            say(line)
+            _serve(served, _Listening(most, listening.detach()))
+        else:
+            players = [_Player(served, n, listening, most) for n in range(num_processes)]
+            say(line)
+            try:
+                _share_out(listening, [*players], say)
+            finally:
+                for player in players:
+                    player.process.terminate()
+                for player in players:
+                    player.process.join()
+
+
+def _allow_files(count: int) -> None:
+    """Has the system allow so many open files; `ConfigError`: it does not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != hard < count:
+        raise ConfigError(
+            f"max_sessions: {count} open files are needed, and the system allows {hard} (ulimit "
+            "-Hn); ask for fewer sessions, or have it allow more"
+        )
+    if resource.RLIM_INFINITY != soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+class _Listening(socket):
+    """A socket to listen at.
+
+    Args:
+        most: connections at once; others wait for them in the system's queue.
+        number: the file descriptor.
+    """
+
+    def __init__(self, most: int, number: int) -> None:
+        super().__init__(fileno=number)
+        self._most_threads = THREADS_EACH * most
+
+    def accept(self) -> tuple[socket, Any]:
+        """The next connection, and its address; `OSError`: this socket was closed."""
+        while self.fileno() >= 0:
+            # A client may be gone already, and the system without a file for it.
+            with suppress(OSError, ValueError):
+                if active_count() < self._most_threads and select([self], [], [], 0.1)[0]:
+                    return self._next()
+            time.sleep(0.01)
+        raise OSError("closed")
+
+    def _next(self) -> tuple[socket, Any]:
+        return super().accept()
+
+
+class _Handed(_Listening):
+    """The same, where connections arrive that another process has accepted.
+
+    Attributes:
+        ended: counts those that have ended.
+    """
+
+    ended: Any
+
+    def listen(self, backlog: int = 0) -> None:
+        """Nothing to do: the other process listens."""
+
+    def _next(self) -> tuple[socket, Any]:
+        message, descriptors, _, _ = recv_fds(self, 1, 1)
+        if not descriptors:
+            # The system had no file for it; or the other process has ended, as this one will.
+            self.ended.value += bool(message)
+            raise BlockingIOError
+        return socket(fileno=descriptors[0]), None  # its peer may be gone, and has no address then
+
+
+class _Player:
+    """A process that plays what it is handed."""
+
+    def __init__(self, served: Served, number: int, listening: socket, most: int) -> None:
+        self._served, self._number, self._most = served, number, most
+        self._num_taken, self._ended = 0, FORK.RawValue("i", 0)
+        self._ours, theirs = socketpair()
+        self._ours.setblocking(False)  # who takes nothing, as when it is stopped, holds up nobody
+        self.process = FORK.Process(target=self._play, args=(listening, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    @property
+    def num_open(self) -> int:
+        """Connections that it was handed, and that have not ended."""
+        return self._num_taken - self._ended.value
+
+    def take(self, connection: socket) -> None:
+        """Hands it a connection; `OSError`: it cannot be."""
+        send_fds(self._ours, [b"."], [connection.fileno()])
+        self._num_taken += 1
+
+    def bury(self) -> str:
+        """Frees what a process had that is dead, and says what it was."""
+        self.process.join()
+        sessions, self._served.sessions[self._number] = self._served.sessions[self._number], 0
+        self._ours.close()
+        return f"process {self.process.pid} ({self.process.exitcode}) with {sessions} sessions"
+
+    def _play(self, listening: socket, theirs: socket) -> None:
+        listening.close()
+        self._ours.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has handed it all says when to end
+        ended, counting, self._served.number = self._ended, Lock(), self._number
+        handed = _Handed(self._most, theirs.detach())
+        handed.ended = ended
+
+        class Counted(ServerConnection):
+            def recv_events(self) -> None:
+                super().recv_events()  # as long as there is a connection
+                with counting:
+                    ended.value += 1
+
+        _serve(self._served, handed, (signal.SIGTERM,), Counted)
+
+
+def _share_out(listening: socket, players: list[_Player], say: Callable[[str], None]) -> None:
+    """Hands each connection to who has the fewest.
+
+    Where all listen at one port, the kernel shares 64 sessions among two as 38 and 26.
+    """
+    listening.setblocking(False)
+    while players:
+        ready = wait([listening, *(player.process.sentinel for player in players)])
+        for player in [p for p in players if p.process.sentinel in ready]:
+            players.remove(player)
+            say(f"{player.bury()} has ended; {len(players)} processes go on")
+        try:
+            connection, _ = listening.accept()
+        except OSError:  # there is none, it is gone, or the system has no file for it now
+            time.sleep(0.01)
+            continue
+        with connection:
+            for player in sorted(players, key=lambda one: one.num_open):
+                with suppress(OSError):
+                    player.take(connection)
+                    break
+    raise ProcessLost("serve: all its processes have ended; is there memory for them?")
+
+
+def _serve(
+    served: Served,
+    listening: socket,
+    endings: Sequence[int] = AT_ONCE,
+    connection: type[ServerConnection] = ServerConnection,
+) -> None:
+    """Serves until one of the signals `endings`."""
+    server = server_at(listening, served.pages, served.play, connection)
+    late = Timer(ENDING_SECONDS, os._exit, [0])
+    late.daemon = True
+
+    def end(*_: Any) -> None:
+        for number in endings:  # said once more, they end it at once
+            signal.signal(number, signal.SIG_DFL)
+        late.start()
+        Thread(target=server.shutdown, daemon=True).start()
+
+    for number in endings:
+        signal.signal(number, end)
+    if (parent := parent_process()) is not None:  # which this process does not outlive
+        Thread(target=_end_with, args=[parent.sentinel], daemon=True).start()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with server:
+        server.serve_forever()
+    late.cancel()
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(0)
