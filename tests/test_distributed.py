@@ -182,6 +182,25 @@ def test_processes_that_may_be_on_several_machines_are_not_bound_to_one(here, wh
     assert distributed.loopback() in where
 
 
+def test_nobody_asks_the_store_any_more_when_a_process_leaves(other, monkeypatch):
+    """Else its thread aborts an interpreter that ends meanwhile: 3 of 4 launches of 8 on a core."""
+    peers, store = peers_with(other)
+    store.set("left-1", "")
+    asked, slowly = threading.Event(), peers._store.check
+
+    def check(names):
+        asked.set()
+        time.sleep(0.2)
+        return slowly(names)
+
+    monkeypatch.setattr(peers, "_store", SimpleNamespace(check=check, set=store.set))
+    monkeypatch.setattr(distributed, "_peers", peers)
+    peers.watch()
+    assert asked.wait(20)
+    distributed.leave()
+    assert not peers._watcher.is_alive()
+
+
 def test_a_process_that_has_left_in_good_order_is_not_missed(other):
     peers, store = peers_with(other)
     store.set("left-1", "")

@@ -67,6 +67,14 @@ def test_a_shipped_panel_is_made_anew_to_the_last_byte(name, tmp_path):
     assert (held > 0) == (config.environment.held_back is not None)
 
 
+@pytest.mark.parametrize("num_envs", [1, 8])
+def test_a_panel_is_the_same_however_many_environments_play_it(num_envs, monkeypatch):
+    slippery = EnvironmentConfig("FrozenLake-v1", max_chain_length=3, max_chains=4)
+    made = panels.make_panel(slippery, 20, 3)
+    monkeypatch.setattr(panels, "Rollouts", lambda config, **_: Rollouts(config, num_envs))
+    assert panels.make_panel(slippery, 20, 3) == made
+
+
 def test_a_panel_says_what_chance_and_skill_earn(panel):
     told = panels.read_panel(panel)
     assert told["floors"]["optimal"]["success_rate"] == told["optimum"]["success"] == 1.0

@@ -122,7 +122,7 @@ def initialise() -> "PartialState":
     state = PartialState(cpu=uses_cpu(), **options)
     if world_size() > 1 and _peers is None:
         _peers = Peers(rank(), world_size(), _connection())
-        threading.Thread(target=_peers.watch, daemon=True).start()
+        _peers.watch()
     if state.num_processes != world_size():
         raise ConfigError(
             f"process group: expected {world_size()} processes, got {state.num_processes}; "
@@ -149,8 +149,10 @@ def leave(in_good_order: bool = True) -> None:
     global _peers
     # Gloo's threads otherwise outlive the interpreter, and abort a process that had ended well.
     torch = sys.modules.get("torch")
-    if _peers is not None and in_good_order:
-        _peers.leave()
+    if _peers is not None:
+        if in_good_order:
+            _peers.leave()
+        _peers.end_watch()
     if torch is not None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     _store.cache_clear()
@@ -328,6 +330,8 @@ class Peers:
         self._staying = set(range(size)) - {rank}
         self._looks: dict[int, tuple[str | None, int]] = {}
         self._processes: dict[int, tuple[int, psutil.Process | None]] = {}
+        self._over, self._watcher = threading.Event(), threading.Thread(target=self._watch)
+        self._watcher.daemon = True
         store.set(f"peer-{rank}", f"{os.getpid()} {socket.gethostname()}")
         for other in sorted(self._staying):
             pid, host = store.get(f"peer-{other}").decode().split(" ", 1)
@@ -369,8 +373,17 @@ class Peers:
 
     def watch(self) -> None:
         """Ends this process when another one is lost; in a thread, since the main one may wait."""
+        self._watcher.start()
+
+    def end_watch(self) -> None:
+        """A thread that comes back from the store to an interpreter that has ended aborts it."""
+        self._over.set()
+        self._watcher.join(FAREWELL_SECONDS)
+
+    def _watch(self) -> None:
         while (lost := self.look()) is None:
-            time.sleep(LOOK_SECONDS)
+            if self._over.wait(LOOK_SECONDS):
+                return
         line = f"[rank {self._rank}] error: {lost}; give the same command to go on from the last"
         tell(f"{line} checkpoint")
         os._exit(ProcessLost.exit_code)
