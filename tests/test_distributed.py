@@ -195,10 +195,10 @@ def test_nobody_asks_the_store_any_more_when_a_process_leaves(other, monkeypatch
 
     monkeypatch.setattr(peers, "_store", SimpleNamespace(check=check, set=store.set))
     monkeypatch.setattr(distributed, "_peers", peers)
-    peers.watch()
+    peers.watcher.start()
     assert asked.wait(20)
     distributed.leave()
-    assert not peers._watcher.is_alive()
+    assert not peers.watcher.is_alive()
 
 
 def test_a_process_that_has_left_in_good_order_is_not_missed(other):

@@ -1,7 +1,9 @@
 """OpenEnv: what is served by its protocol is what is played here; servers of others too."""
 
 import json
+import os
 import threading
+import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
@@ -197,7 +199,7 @@ def test_a_full_server_says_so_and_a_world_is_asked_anew_by_each_that_is_made_of
 
 
 class Meeting(GridWorld):
-    """A grid that waits at each step until three are there, where it waits."""
+    """A grid that goes elsewhere at each step and waits until three are there, where it waits."""
 
     met = threading.Barrier(3, timeout=20)
 
@@ -207,7 +209,9 @@ class Meeting(GridWorld):
 
     def step(self, action):
         if self.waits:
+            os.chdir("/")
             self.met.wait()
+            time.sleep(0.1 * self.met.wait())  # they end one by one
         return super().step(action)
 
     def text_view(self):
@@ -223,6 +227,7 @@ def meeting(waits):
 
 
 def test_worlds_that_wait_are_stepped_side_by_side_and_end_as_others_do():
+    here = os.getcwd()
     policy = FunctionPolicy(lambda text: TURN)
     waiting, other = (Rollouts(meeting(waits), 3) for waits in (True, False))
     states = other.env.start_states()[:3]
@@ -231,9 +236,11 @@ def test_worlds_that_wait_are_stepped_side_by_side_and_end_as_others_do():
     assert waiting.play(policy, []) == []
     decisions = states, policy.act([""] * 3, [0] * 3), [0, 1, 2]
     assert waiting.outcomes(*decisions) == other.outcomes(*decisions)
+    assert os.getcwd() == here
 
 
 def test_a_session_that_takes_long_does_not_hold_up_the_others():
+    here = os.getcwd()
     with running_world(meeting(True)) as url, ExitStack() as sessions:
         players = [sessions.enter_context(session(url)) for _ in range(3)]
         for player in players:
@@ -241,6 +248,7 @@ def test_a_session_that_takes_long_does_not_hold_up_the_others():
         for player in players:
             player.send(json.dumps(step(TURN)))
         assert {json.loads(player.recv())["type"] for player in players} == {"observation"}
+    assert os.getcwd() == here
 
 
 @pytest.mark.parametrize("config", [GRID, SLIPPERY], ids=["without dice", "with dice"])

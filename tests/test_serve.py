@@ -18,6 +18,9 @@ from conftest import ROOT
 from openenv_servers import reset, said, session, step
 from websockets.exceptions import ConnectionClosed
 
+from lactchain_extras.ecosystems import server_processes
+from lactchain_extras.ecosystems.server_processes import _Listening
+
 pytestmark = pytest.mark.extras
 SERVE = [sys.executable, "-m", "lactchain", "serve", "--config", "gridworld_tiny"]
 SERVE += ["--num_processes", "2", "--port"]
@@ -129,6 +132,54 @@ def test_a_server_ends_in_spite_of_a_step_that_takes_long(monkeypatch):
         time.sleep(1)
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=20) == ("", "") and process.returncode == 0
+
+
+def test_a_process_that_is_stopped_holds_up_no_end():
+    with two_processes("--config", "gridworld_tiny") as (process, _, both):
+        both[1].suspend()
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=20) == ("", "") and process.returncode == 0
+        assert not psutil.wait_procs(both, timeout=5)[1]
+    with two_processes("--config", "gridworld_tiny") as (process, _, both):
+        both[1].suspend()
+        process.kill()
+        assert not psutil.wait_procs(both[:1], timeout=20)[1]
+        both[1].kill()
+
+
+def test_a_connection_waits_while_there_is_no_room_or_no_thread_for_it(monkeypatch):
+    listening = _Listening(1, socket.create_server(("127.0.0.1", 0)).detach())
+    listening.connections, accepted, tries = {1}, [], []
+
+    def thread(**_):
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("can't start new thread")
+        return threading.Thread()
+
+    monkeypatch.setattr(server_processes, "Thread", thread)
+    waiting = threading.Thread(target=lambda: accepted.append(listening.accept()), daemon=True)
+    waiting.start()
+    with socket.create_connection(listening.getsockname()) as client:
+        time.sleep(0.2)
+        assert not accepted and not tries
+        listening.connections.clear()
+        waiting.join(20)
+        assert len(tries) == 3 and accepted[0][1] == client.getsockname()
+        accepted[0][0].close()
+    listening.close()
+    with pytest.raises(OSError, match="closed"):
+        listening.accept()
+
+
+def test_an_address_of_version_6_is_one_of_this_machine():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("needs IPv6 on this machine")
+    with two_processes("--config", "gridworld_tiny", "--host", "::1") as (_, url, _):
+        assert url.startswith("http://[::1]:")
+        assert httpx2.get(f"{url}/health").json() == {"status": "healthy"}
 
 
 def test_sessions_that_need_more_files_than_are_allowed_are_refused():

@@ -251,20 +251,34 @@ OURS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 """What a world may not change of its process: how it is read, and how it is set."""
 
 
+def ours() -> list[tuple[Any, Callable[[], Any], Callable[[Any], Any]]]:
+    """`OURS` as they are, each with how it is read, and set."""
+    return [(read(), read, write) for read, write in OURS.values()]
+
+
+def put_back(before: list[tuple[Any, Callable[[], Any], Callable[[Any], Any]]]) -> None:
+    """Sets them as `ours` has found them."""
+    for value, read, write in before:
+        if read() != value:
+            # Only the main thread may set handlers, and a folder may be gone.
+            with suppress(OSError, TypeError, ValueError):
+                write(value)
+
+
 def undone(call: Callable[P, Result]) -> Callable[P, Result]:
-    """What a world changes of its process in a call that makes, resets or plays it is put back."""
+    """What a world changes of its process in a call that makes, resets or plays it is put back.
+
+    That is as the call has met it, which another thread may be changing: who plays in several puts
+    back, behind each call, what was there before all of them.
+    """
 
     @wraps(call)
     def and_back(*args: P.args, **kwargs: P.kwargs) -> Result:
-        before = [(read(), read, put_back) for read, put_back in OURS.values()]
+        before = ours()
         try:
             return call(*args, **kwargs)
         finally:
-            for value, read, put_back in before:
-                if read() != value:
-                    # Only the main thread may set handlers, and a folder may be gone.
-                    with suppress(OSError, TypeError, ValueError):
-                        put_back(value)
+            put_back(before)
 
     return and_back
 

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from torch.distributed import Store
 
-# Seconds between two looks at how far the other processes are.
 POLL_SECONDS = 0.1
-
+"""Between two looks at how far the other processes are."""
 ON_CPU = (
     "for two on a CPU: accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml "
     "SCRIPT ..."
@@ -122,7 +121,7 @@ def initialise() -> "PartialState":
     state = PartialState(cpu=uses_cpu(), **options)
     if world_size() > 1 and _peers is None:
         _peers = Peers(rank(), world_size(), _connection())
-        _peers.watch()
+        _peers.watcher.start()
     if state.num_processes != world_size():
         raise ConfigError(
             f"process group: expected {world_size()} processes, got {state.num_processes}; "
@@ -330,8 +329,9 @@ class Peers:
         self._staying = set(range(size)) - {rank}
         self._looks: dict[int, tuple[str | None, int]] = {}
         self._processes: dict[int, tuple[int, psutil.Process | None]] = {}
-        self._over, self._watcher = threading.Event(), threading.Thread(target=self._watch)
-        self._watcher.daemon = True
+        self._over = threading.Event()
+        # Ends this process when another one is lost: the main thread may wait.
+        self.watcher = threading.Thread(target=self._watch, daemon=True)
         store.set(f"peer-{rank}", f"{os.getpid()} {socket.gethostname()}")
         for other in sorted(self._staying):
             pid, host = store.get(f"peer-{other}").decode().split(" ", 1)
@@ -371,14 +371,10 @@ class Peers:
             time.sleep(LOOK_SECONDS / 20)
             self._hear_who_left()
 
-    def watch(self) -> None:
-        """Ends this process when another one is lost; in a thread, since the main one may wait."""
-        self._watcher.start()
-
     def end_watch(self) -> None:
         """A thread that comes back from the store to an interpreter that has ended aborts it."""
         self._over.set()
-        self._watcher.join(FAREWELL_SECONDS)
+        self.watcher.join(FAREWELL_SECONDS)
 
     def _watch(self) -> None:
         while (lost := self.look()) is None:

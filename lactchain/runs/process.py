@@ -223,9 +223,10 @@ def _watch(pipe: int) -> None:
     waits for one that has ended. Python runs its handlers between two steps of the main thread;
     the number of the signal comes through the pipe at once.
     """
-    heard, since = 0, math.inf
+    heard, since, waiting = 0, math.inf, select.poll()
+    waiting.register(pipe, select.POLLIN)
     while True:
-        if select.select([pipe], [], [], 1.0)[0] and (number := os.read(pipe, 1)[0]) in STOPPING:
+        if waiting.poll(1000) and (number := os.read(pipe, 1)[0]) in STOPPING:
             heard = heard or number  # others are an environment's own business
         limit, code = distributed.timeout.total_seconds(), EnvironmentFault.exit_code
         if asked := _requested_signal or heard:

@@ -30,17 +30,18 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection
 
 from lactchain.config.settings import EnvironmentConfig
+from lactchain.environments.faults import ours, put_back
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import LactChainError
 from lactchain_extras.ecosystems.sessions import Session, error_reply
 from lactchain_extras.ecosystems.tasks import manifest, splits_of
 
 REQUEST_SECONDS = 10.0
-"""In which a request has to come, from its first byte to its last."""
+"""In which a request has to come, from the connection to its last byte."""
 MOST_BYTES = 1 << 24
 """Of a message in a session."""
 SENDING_SECONDS = 20
-"""In which a client takes what it is sent; who does not has gone."""
+"""Who takes nothing for so long of what is sent loses its place."""
 FORK = get_context("fork")
 TEXT = {"type": "string"}
 SCHEMA = {
@@ -77,6 +78,7 @@ class Served:
 
     Attributes:
         sessions: of each process; only that process writes its own, as long as it lives.
+        before: what a world may not change of its process, as it is to be.
         pages: what is told at each path, as JSON.
     """
 
@@ -98,7 +100,7 @@ class Served:
             "/manifest": manifest(config, env, self._splits),
             "/tasks": {split: [t.state for t in tasks] for split, tasks in self._splits.items()},
         }
-        self._idle = [env]
+        self._idle, self.before = [env], ours()
         self.sessions, self.number = FORK.RawArray("i", num_processes), 0
         self._counting = Lock()
 
@@ -112,26 +114,30 @@ class Served:
         env = None
         try:
             env = self._free_env()
-            session = Session(env, self._splits)
-            for message in connection:
-                text = message if isinstance(message, str) else message.decode(errors="replace")
-                if (reply := session.answer(text)) is None:
-                    break
-                connection.send(reply)
-        except ConnectionClosed:
-            pass
+            self._converse(Session(env, self._splits), connection)
         except LactChainError as error:  # there is no such world any more
             connection.send(error_reply("EXECUTION_ERROR", error))
+        except ConnectionClosed:
+            pass
         finally:
             if env is not None:
                 self._idle.append(env)
             self._count(-1)
 
+    def _converse(self, session: Session, connection: ServerConnection) -> None:
+        for message in connection:
+            text = message if isinstance(message, str) else message.decode(errors="replace")
+            reply = session.answer(text)
+            put_back(self.before)
+            if reply is None:
+                break
+            connection.send(reply)
+
     def _takes_place(self) -> bool:
         """Whether there is room, asked for a while.
 
-        Of two who race for the last place each may see the other there, and who has left may hold
-        his for a moment.
+        Two in different processes who race for the last place may see each other there, and both
+        step back; and who has left may hold a place for a moment.
         """
         for _ in range(50):
             if self._count(1) <= self._max_sessions:

@@ -8,18 +8,18 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
-from select import select
-from socket import create_server, recv_fds, send_fds, socket, socketpair
-from threading import Lock, Thread, Timer, active_count
+from socket import AF_INET, AF_INET6, create_server, recv_fds, send_fds, socket, socketpair
+from threading import Lock, Thread, Timer
 from typing import Any
 
 from websockets.sync.server import ServerConnection
 
 from lactchain.config.settings import EnvironmentConfig
+from lactchain.environments.faults import ours
 from lactchain.errors import ConfigError, ProcessLost
 from lactchain.runs.signals import AT_ONCE
 from lactchain_extras.ecosystems.openenv_server import FORK, Served, server_at
@@ -27,11 +27,13 @@ from lactchain_extras.ecosystems.openenv_server import FORK, Served, server_at
 ENDING_SECONDS = 2.0
 """Who plays is told the end; a step that takes longer is not waited for."""
 SWITCH_SECONDS = 0.02
-"""For which a step of Python code keeps others from theirs; each change costs (5 ms is usual)."""
+"""How long a thread runs Python before another may. Python's own is 5 ms, and each change costs."""
 SPARE = 64
 """Connections beside those of sessions: of clients who ask for pages, or find no room."""
-FILES, FILES_EACH, THREADS_EACH = 128, 4, 3
-"""Open beside those of connections, by modules and worlds; and what a connection has."""
+FILES_EACH = 4
+"""Files of a connection: a socket, a pair that wakes its thread, and what waits for both."""
+FILES = 128
+"""Open beside those of connections, by modules and worlds."""
 
 
 def serve(
@@ -58,29 +60,53 @@ def serve(
     _allow_files(FILES_EACH * most + 3 * num_processes + FILES)
     served = Served(config, max_sessions, panel, num_processes)
     try:
-        listening = create_server((host, port), backlog=1024)
+        family = AF_INET6 if ":" in host else AF_INET
+        listening = create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError, TypeError, ValueError) as error:
         raise ConfigError(
             f"port: cannot listen at {host}:{port} ({error}); the host is an address of this "
             "machine, such as 127.0.0.1; if the port is in use, take another, or 0 for a free one"
         ) from error
     count = sum(map(len, served.pages["/tasks"].values())) or "seeds for"
-    url = f"http://{host}:{listening.getsockname()[1]}"
+    name = f"[{host}]" if family == AF_INET6 else host
+    url = f"http://{name}:{listening.getsockname()[1]}"
     line = f"{config.id} at {url} : {count} tasks, {max_sessions} sessions at most; Ctrl-C ends it"
     with suppress(KeyboardInterrupt):
         if num_processes == 1:
             say(line)
             _serve(served, _Listening(most, listening.detach()))
         else:
-            players = [_Player(served, n, listening, most) for n in range(num_processes)]
-            say(line)
-            try:
-                _share_out(listening, [*players], say)
-            finally:
-                for player in players:
-                    player.process.terminate()
-                for player in players:
-                    player.process.join()
+            _serve_by_several(served, listening, most, num_processes, line, say)
+
+
+def _serve_by_several(
+    served: Served,
+    listening: socket,
+    most: int,
+    num_processes: int,
+    line: str,
+    say: Callable[[str], None],
+) -> None:
+    players: list[_Player] = []
+    heard: list[int] = []
+    # What a handler raises amid a fork is lost.
+    before = {number: signal.signal(number, lambda n, _: heard.append(n)) for number in AT_ONCE}
+    try:
+        for number in range(num_processes):
+            players.append(_Player(served, number, listening, most))
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if heard:
+            return
+        say(line)
+        _share_out(listening, players.copy(), most, say)
+    finally:
+        for player in players:
+            player.process.terminate()
+        late = time.monotonic() + ENDING_SECONDS + 1
+        for player in players:
+            player.process.join(max(0.0, late - time.monotonic()))
+            player.process.kill()  # it is stopped
 
 
 def _allow_files(count: int) -> None:
@@ -100,19 +126,25 @@ class _Listening(socket):
 
     Args:
         most: connections at once; others wait for them in the system's queue.
-        number: the file descriptor.
+        descriptor: of the socket.
+
+    Attributes:
+        connections: those that there are.
     """
 
-    def __init__(self, most: int, number: int) -> None:
-        super().__init__(fileno=number)
-        self._most_threads = THREADS_EACH * most
+    connections: Collection[Any] = ()
+
+    def __init__(self, most: int, descriptor: int) -> None:
+        super().__init__(fileno=descriptor)
+        self._most = most
 
     def accept(self) -> tuple[socket, Any]:
         """The next connection, and its address; `OSError`: this socket was closed."""
         while self.fileno() >= 0:
-            # A client may be gone already, and the system without a file for it.
-            with suppress(OSError, ValueError):
-                if active_count() < self._most_threads and select([self], [], [], 0.1)[0]:
+            # A client may be gone already, and the system without a file or a thread for it.
+            with suppress(OSError, RuntimeError, ValueError):
+                if len(self.connections) < self._most and wait([self], 0.1):
+                    Thread(target=int).start()  # better refused here than to the server itself
                     return self._next()
             time.sleep(0.01)
         raise OSError("closed")
@@ -125,10 +157,10 @@ class _Handed(_Listening):
     """The same, where connections arrive that another process has accepted.
 
     Attributes:
-        ended: counts those that have ended.
+        forget: counts one that has ended.
     """
 
-    ended: Any
+    forget: Callable[[], None]
 
     def listen(self, backlog: int = 0) -> None:
         """Nothing to do: the other process listens."""
@@ -137,7 +169,8 @@ class _Handed(_Listening):
         message, descriptors, _, _ = recv_fds(self, 1, 1)
         if not descriptors:
             # The system had no file for it; or the other process has ended, as this one will.
-            self.ended.value += bool(message)
+            if message:
+                self.forget()
             raise BlockingIOError
         return socket(fileno=descriptors[0]), None  # its peer may be gone, and has no address then
 
@@ -175,21 +208,29 @@ class _Player:
         listening.close()
         self._ours.close()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has handed it all says when to end
-        ended, counting, self._served.number = self._ended, Lock(), self._number
-        handed = _Handed(self._most, theirs.detach())
-        handed.ended = ended
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._served.number, counting = self._number, Lock()
+
+        def forget() -> None:
+            with counting:
+                self._ended.value += 1
 
         class Counted(ServerConnection):
             def recv_events(self) -> None:
-                super().recv_events()  # as long as there is a connection
-                with counting:
-                    ended.value += 1
+                try:
+                    super().recv_events()  # as long as there is a connection
+                finally:
+                    forget()
 
+        handed = _Handed(self._most, theirs.detach())
+        handed.forget = forget
         _serve(self._served, handed, (signal.SIGTERM,), Counted)
 
 
-def _share_out(listening: socket, players: list[_Player], say: Callable[[str], None]) -> None:
-    """Hands each connection to who has the fewest.
+def _share_out(
+    listening: socket, players: list[_Player], most: int, say: Callable[[str], None]
+) -> None:
+    """Hands each connection to who has the fewest; when all have `most`, the others wait.
 
     Where all listen at one port, the kernel shares 64 sessions among two as 38 and 26.
     """
@@ -200,8 +241,10 @@ def _share_out(listening: socket, players: list[_Player], say: Callable[[str], N
             players.remove(player)
             say(f"{player.bury()} has ended; {len(players)} processes go on")
         try:
+            if all(player.num_open >= most for player in players):
+                raise BlockingIOError
             connection, _ = listening.accept()
-        except OSError:  # there is none, it is gone, or the system has no file for it now
+        except OSError:  # no room, no connection any more, or no file for it
             time.sleep(0.01)
             continue
         with connection:
@@ -214,12 +257,13 @@ def _share_out(listening: socket, players: list[_Player], say: Callable[[str], N
 
 def _serve(
     served: Served,
-    listening: socket,
+    listening: _Listening,
     endings: Sequence[int] = AT_ONCE,
     connection: type[ServerConnection] = ServerConnection,
 ) -> None:
     """Serves until one of the signals `endings`."""
     server = server_at(listening, served.pages, served.play, connection)
+    listening.connections = server.handler_threads
     late = Timer(ENDING_SECONDS, os._exit, [0])
     late.daemon = True
 
@@ -231,14 +275,17 @@ def _serve(
 
     for number in endings:
         signal.signal(number, end)
-    if (parent := parent_process()) is not None:  # which this process does not outlive
-        Thread(target=_end_with, args=[parent.sentinel], daemon=True).start()
+    served.before = ours()
+    if parent_process() is not None:
+        Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     sys.setswitchinterval(SWITCH_SECONDS)
     with server:
         server.serve_forever()
     late.cancel()
 
 
-def _end_with(sentinel: int) -> None:
-    wait([sentinel])
+def _end_with(parent: int) -> None:
+    """Ends this process when its parent has ended, whatever that left open in others."""
+    while os.getppid() == parent:
+        time.sleep(0.1)
     os._exit(0)
