@@ -249,14 +249,16 @@ OURS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "working directory": (_folder, os.chdir),
 }
 """What a world may not change of its process: how it is read, and how it is set."""
+Before = list[tuple[Any, Callable[[], Any], Callable[[Any], Any]]]
+"""Values of these, each with how it is read, and set."""
 
 
-def ours() -> list[tuple[Any, Callable[[], Any], Callable[[Any], Any]]]:
-    """`OURS` as they are, each with how it is read, and set."""
+def ours() -> Before:
+    """`OURS` as they are."""
     return [(read(), read, write) for read, write in OURS.values()]
 
 
-def put_back(before: list[tuple[Any, Callable[[], Any], Callable[[Any], Any]]]) -> None:
+def put_back(before: Before) -> None:
     """Sets them as `ours` has found them."""
     for value, read, write in before:
         if read() != value:

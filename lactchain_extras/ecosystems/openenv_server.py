@@ -30,7 +30,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection
 
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.environments.faults import ours, put_back
+from lactchain.environments.faults import ours
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import LactChainError
 from lactchain_extras.ecosystems.sessions import Session, error_reply
@@ -114,7 +114,7 @@ class Served:
         env = None
         try:
             env = self._free_env()
-            self._converse(Session(env, self._splits), connection)
+            self._converse(Session(env, self._splits, self.before), connection)
         except LactChainError as error:  # there is no such world any more
             connection.send(error_reply("EXECUTION_ERROR", error))
         except ConnectionClosed:
@@ -127,9 +127,7 @@ class Served:
     def _converse(self, session: Session, connection: ServerConnection) -> None:
         for message in connection:
             text = message if isinstance(message, str) else message.decode(errors="replace")
-            reply = session.answer(text)
-            put_back(self.before)
-            if reply is None:
+            if (reply := session.answer(text)) is None:
                 break
             connection.send(reply)
 

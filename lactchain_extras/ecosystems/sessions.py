@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from lactchain.environments.faults import undone
+from lactchain.environments.faults import Before, ours, put_back
 from lactchain.environments.language import LanguageEnv
 from lactchain.errors import LactChainError
 from lactchain_extras.ecosystems.tasks import Splits, begin
@@ -30,17 +30,24 @@ class Session:
 
     Args:
         splits: the tasks of the world, as `splits_of` has them.
+        before: what a world may not change of its process, as it is put back behind each message;
+            by default as it is now, which is wrong amid a step of another world, in a thread.
     """
 
-    def __init__(self, env: LanguageEnv, splits: Splits) -> None:
-        self.env, self._splits = env, splits
+    def __init__(self, env: LanguageEnv, splits: Splits, before: Before | None = None) -> None:
+        self.env, self._splits, self._before = env, splits, before or ours()
         self._episode: dict[str, Any] = {"episode_id": None, "step_count": 0}
         self._state: Any = None
         self._begun = False  # the environment may have played for another session before
 
-    @undone
     def answer(self, message: str) -> str | None:
         """The reply to one message as the wire has both; None: the session is over."""
+        try:
+            return self._answer(message)
+        finally:
+            put_back(self._before)
+
+    def _answer(self, message: str) -> str | None:
         try:
             kind, data = _parsed(message)
         except (ValueError, RecursionError) as error:
