@@ -24,7 +24,7 @@ def running(pages, play=None):
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
-        server.shutdown()
+        threading.Thread(target=server.shutdown, daemon=True).start()
         thread.join(10)
 
 

@@ -9,13 +9,15 @@ from multiprocessing import forkserver
 import pyarrow
 import pyarrow.parquet
 import pytest
-from fault_matrix import kills, parts, programs
+from fault_matrix import kills, parts, programs, ranks
 from fault_matrix.cases import cases_of, run_part
 from fault_matrix.digests import differing, digest, whole
 from run_setups import ROOT, start
+from torch.distributed import HashStore
 
 from lactchain import Run, RunConfig
 from lactchain.baselines.state_files import save_checkpoint, save_state
+from lactchain.runs.distributed import Peers
 from lactchain.storage.checkpoints import prune_checkpoints
 from lactchain.storage.files import read_json_lines
 from lactchain.storage.manifests import write_manifest, write_with_manifest
@@ -57,6 +59,14 @@ def test_no_fault_of_a_part_does_harm(part, shared, tmp_path):
 def test_no_fault_of_a_part_does_harm_to_any_program(part, tmp_path):
     (tmp_path / "shared").mkdir()
     assert bad_results(part, tmp_path / "shared", tmp_path, 0.02, None, None) == []
+
+
+def test_a_process_of_the_matrix_notes_that_it_has_met_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(Peers, "_watch", lambda peers: None)
+    monkeypatch.setenv("RANK", "0")
+    ranks._prepare(tmp_path)
+    Peers(0, 1, HashStore()).watcher.run()
+    assert (tmp_path / "met-0").exists()
 
 
 SHARD = "00000-of-00001.parquet"

@@ -210,8 +210,7 @@ class Meeting(GridWorld):
     def step(self, action):
         if self.waits:
             os.chdir("/")
-            self.met.wait()
-            time.sleep(0.1 * self.met.wait())  # they end one by one
+            time.sleep(0.1 * self.met.wait())  # who has come first ends first
         return super().step(action)
 
     def text_view(self):

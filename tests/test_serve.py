@@ -72,8 +72,9 @@ def num_connections(process):
 @contextmanager
 def two_processes(*words):
     """A server of two, its URL, and both."""
-    command = [sys.executable, "-m", "lactchain", "serve", "--num_processes", "2", "--port", "0"]
-    with subprocess.Popen([*command, *words], stdout=-1, stderr=-1, text=True) as process:
+    command = [sys.executable, "-m", "lactchain", "serve", "--num_processes", "2", *words]
+    command += ["--port", "0"]  # the last word, whatever a configuration says
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
         try:
             (url,) = re.findall(r"at (http\S+) :", process.stdout.readline())
             yield process, url, psutil.Process(process.pid).children()
@@ -143,8 +144,10 @@ def test_a_process_that_is_stopped_holds_up_no_end():
     with two_processes("--config", "gridworld_tiny") as (process, _, both):
         both[1].suspend()
         process.kill()
-        assert not psutil.wait_procs(both[:1], timeout=20)[1]
-        both[1].kill()
+        try:
+            assert not psutil.wait_procs(both[:1], timeout=20)[1]
+        finally:
+            both[1].kill()
 
 
 def test_a_connection_waits_while_there_is_no_room_or_no_thread_for_it(monkeypatch):

@@ -171,13 +171,13 @@ def start_two(
 
 def _prepare(folder: Path, fault: str | None = None, cpu_seconds: float = 0.0) -> None:
     """Notes when this process has met the other, and has a fault happen after so much work."""
-    watch = Peers.watch
+    watch = Peers._watch
 
     def noted(peers: Peers) -> None:
         (folder / f"met-{os.environ['RANK']}").touch()
         watch(peers)
 
-    Peers.watch = noted
+    Peers._watch = noted
     if fault is not None:
 
         def plant(number: int, frame: Any) -> None:

@@ -270,8 +270,8 @@ def put_back(before: Before) -> None:
 def undone(call: Callable[P, Result]) -> Callable[P, Result]:
     """What a world changes of its process in a call that makes, resets or plays it is put back.
 
-    That is as the call has met it, which another thread may be changing: who plays in several puts
-    back, behind each call, what was there before all of them.
+    A call in another thread may have changed it just then. So who plays in several threads reads
+    `ours` once, and calls `put_back` behind each call.
     """
 
     @wraps(call)

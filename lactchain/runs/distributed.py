@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from accelerate import PartialState
     from torch.distributed import Store
 
-POLL_SECONDS = 0.1
-"""Between two looks at how far the other processes are."""
+POLL_SECONDS = 0.1  # between two looks at how far the other processes are
 ON_CPU = (
     "for two on a CPU: accelerate launch --config_file configs/accelerate/cpu_2_processes.yaml "
     "SCRIPT ..."
@@ -148,12 +147,12 @@ def leave(in_good_order: bool = True) -> None:
     global _peers
     # Gloo's threads otherwise outlive the interpreter, and abort a process that had ended well.
     torch = sys.modules.get("torch")
-    if _peers is not None:
-        if in_good_order:
-            _peers.leave()
-        _peers.end_watch()
+    if _peers is not None and in_good_order:
+        _peers.leave()
     if torch is not None and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    if _peers is not None:
+        _peers.end_watch()
     _store.cache_clear()
     _peers = None
 
@@ -330,7 +329,7 @@ class Peers:
         self._looks: dict[int, tuple[str | None, int]] = {}
         self._processes: dict[int, tuple[int, psutil.Process | None]] = {}
         self._over = threading.Event()
-        # Ends this process when another one is lost: the main thread may wait.
+        # It ends this process when another one is lost: the main thread may wait.
         self.watcher = threading.Thread(target=self._watch, daemon=True)
         store.set(f"peer-{rank}", f"{os.getpid()} {socket.gethostname()}")
         for other in sorted(self._staying):
@@ -372,9 +371,10 @@ class Peers:
             self._hear_who_left()
 
     def end_watch(self) -> None:
-        """A thread that comes back from the store to an interpreter that has ended aborts it."""
+        """Waits for the watcher, which would abort an interpreter that ends before it."""
         self._over.set()
-        self.watcher.join(FAREWELL_SECONDS)
+        if self.watcher.is_alive():
+            self.watcher.join(FAREWELL_SECONDS)
 
     def _watch(self) -> None:
         while (lost := self.look()) is None:

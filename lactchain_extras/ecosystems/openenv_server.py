@@ -30,7 +30,7 @@ from websockets.http11 import Request, Response
 from websockets.sync.server import ServerConnection
 
 from lactchain.config.settings import EnvironmentConfig
-from lactchain.environments.faults import ours
+from lactchain.environments.faults import ours, put_back
 from lactchain.environments.language import LanguageEnv, make_language_env
 from lactchain.errors import LactChainError
 from lactchain_extras.ecosystems.sessions import Session, error_reply
@@ -40,8 +40,8 @@ REQUEST_SECONDS = 10.0
 """In which a request has to come, from the connection to its last byte."""
 MOST_BYTES = 1 << 24
 """Of a message in a session."""
-SENDING_SECONDS = 20
-"""Who takes nothing for so long of what is sent loses its place."""
+SENDING_SECONDS = 10
+"""Who takes nothing of what is sent loses its place, within twice that time."""
 FORK = get_context("fork")
 TEXT = {"type": "string"}
 SCHEMA = {
@@ -135,7 +135,8 @@ class Served:
         """Whether there is room, asked for a while.
 
         Two in different processes who race for the last place may see each other there, and both
-        step back; and who has left may hold a place for a moment.
+        step back; and who has left may hold a place for a moment. A full server says so after half
+        a second.
         """
         for _ in range(50):
             if self._count(1) <= self._max_sessions:
@@ -152,7 +153,10 @@ class Served:
     def _free_env(self) -> LanguageEnv:
         with suppress(IndexError):  # all are taken
             return self._idle.pop()
-        return make_language_env(self._config)
+        try:
+            return make_language_env(self._config)
+        finally:
+            put_back(self.before)
 
 
 def server_at(

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
+from queue import SimpleQueue
 from socket import AF_INET, AF_INET6, create_server, recv_fds, send_fds, socket, socketpair
-from threading import Lock, Thread, Timer
+from threading import Event, Lock, Thread
 from typing import Any
 
 from websockets.sync.server import ServerConnection
@@ -21,6 +22,7 @@ from websockets.sync.server import ServerConnection
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.environments.faults import ours
 from lactchain.errors import ConfigError, ProcessLost
+from lactchain.runs.console import tell
 from lactchain.runs.signals import AT_ONCE
 from lactchain_extras.ecosystems.openenv_server import FORK, Served, server_at
 
@@ -144,7 +146,9 @@ class _Listening(socket):
             # A client may be gone already, and the system without a file or a thread for it.
             with suppress(OSError, RuntimeError, ValueError):
                 if len(self.connections) < self._most and wait([self], 0.1):
-                    Thread(target=int).start()  # better refused here than to the server itself
+                    probe = Thread(target=int)
+                    probe.start()  # better refused here than to the server itself
+                    probe.join()
                     return self._next()
             time.sleep(0.01)
         raise OSError("closed")
@@ -216,6 +220,13 @@ class _Player:
                 self._ended.value += 1
 
         class Counted(ServerConnection):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                try:
+                    super().__init__(*args, **kwargs)
+                except BaseException:  # no file or thread for it
+                    forget()
+                    raise
+
             def recv_events(self) -> None:
                 try:
                     super().recv_events()  # as long as there is a connection
@@ -264,24 +275,38 @@ def _serve(
     """Serves until one of the signals `endings`."""
     server = server_at(listening, served.pages, served.play, connection)
     listening.connections = server.handler_threads
-    late = Timer(ENDING_SECONDS, os._exit, [0])
-    late.daemon = True
+    asked, over = SimpleQueue[None](), Event()
 
-    def end(*_: Any) -> None:
+    def end(*_: Any) -> None:  # in a handler, where no thread can be made, nor an event be set
         for number in endings:  # said once more, they end it at once
             signal.signal(number, signal.SIG_DFL)
-        late.start()
-        Thread(target=server.shutdown, daemon=True).start()
+        asked.put(None)
+        asked.put(None)
 
+    def shut_down() -> None:
+        asked.get()
+        server.shutdown()
+
+    def end_at_last() -> None:
+        asked.get()
+        if not over.wait(ENDING_SECONDS):
+            os._exit(0)
+
+    for work in (shut_down, end_at_last):
+        Thread(target=work, daemon=True).start()
     for number in endings:
         signal.signal(number, end)
     served.before = ours()
-    if parent_process() is not None:
-        Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
+    if (parent := parent_process()) is not None:
+        Thread(target=_end_with, args=[parent.pid], daemon=True).start()
     sys.setswitchinterval(SWITCH_SECONDS)
-    with server:
+    try:
         server.serve_forever()
-    late.cancel()
+    except RuntimeError as error:  # no thread for a connection, which the server never forgets
+        tell(f"error: serve: {error}; allow it more, or ask for fewer sessions")
+        os._exit(ProcessLost.exit_code)
+    server.shutdown()
+    over.set()
 
 
 def _end_with(parent: int) -> None:

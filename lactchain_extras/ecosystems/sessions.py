@@ -30,8 +30,8 @@ class Session:
 
     Args:
         splits: the tasks of the world, as `splits_of` has them.
-        before: what a world may not change of its process, as it is put back behind each message;
-            by default as it is now, which is wrong amid a step of another world, in a thread.
+        before: what `put_back` sets behind each message; None reads it now, which is wrong while
+            another thread steps a world.
     """
 
     def __init__(self, env: LanguageEnv, splits: Splits, before: Before | None = None) -> None:
