@@ -7,8 +7,10 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from script_setups import BEHAVIOR, COLLECT, TRAINING, config_of, read_summary, run_here, start_two
 from training_setups import exit_codes, logs
@@ -250,6 +252,24 @@ def test_the_result_of_a_run_is_the_clone_where_no_round_is_as_good(target, rate
     rounds = [EXACT | {"success_rate": rate, "undone": False} for rate in rates]
     results.evaluations.extend(rounds)
     assert (results.chosen(), results.is_enough()) == (result, is_over)
+
+
+@pytest.mark.parametrize(("change", "result"), [(-0.02, 2), (-1.0, 1)])
+def test_of_rounds_that_returns_alone_tell_apart_the_last_one_that_is_no_worse_is_the_result(
+    change, result, monkeypatch
+):
+    luck = np.random.default_rng(0).choice([-1.0, 1.0], 500)
+    moved = np.where(np.arange(500) < 20, np.where(np.arange(500) % 2, 3, -3), 0) + change
+    returns = {0: luck - 1, 1: luck, 2: luck + moved}
+    run = SimpleNamespace(path=lambda name: int(name[len("round_")]))
+    played = {n: [SimpleNamespace(episode_return=r) for r in each] for n, each in returns.items()}
+    monkeypatch.setattr(round_results, "read_trajectories", played.__getitem__)
+    results = RoundResults(RunPipelineConfig(target={}), run)
+    results.evaluations.extend(
+        {"success_rate": None, "episode_return": each.mean(), "undone": False}
+        for each in returns.values()
+    )
+    assert results.chosen() == result
 
 
 def test_a_row_of_the_table_names_the_figures_that_the_target_still_lacks():

@@ -18,6 +18,7 @@ from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig
 from lactchain.data import alarms
 from lactchain.data.evaluations import AGAIN, PARTS, practised, read_episodes
 from lactchain.data.intervals import paired_interval
+from lactchain.data.sources import read_trajectories
 from lactchain.runs import distributed
 from lactchain.runs.console import GrowingTable
 from lactchain.runs.run import Run
@@ -253,7 +254,25 @@ class RoundResults:
             return self.best
         merits = list(map(merit, self.evaluations))
         best = max(range(1, len(merits)), key=merits.__getitem__, default=0)
-        return best if merits[best] >= merits[0] else 0
+        if merits[best] < merits[0]:
+            return 0
+        tells_success = merits[best][0] > -math.inf
+        return best if tells_success else self._last_as_good_as(best)
+
+    def _last_as_good_as(self, best: int) -> int:
+        """The last round that the returns of the same episodes do not tell from the best one.
+
+        Where nothing but returns tells rounds apart, the best of them owes that to luck as well:
+        in Blackjack rounds that have .87 and .99 of the optimum earned as much in 500 episodes.
+        """
+
+        def returns(number: int) -> np.ndarray:
+            folder = self.run.path(f"round_{number}/evaluation/trajectories")
+            return np.array([played.episode_return for played in read_trajectories(folder)])
+
+        later = range(len(self.evaluations) - 1, best, -1)
+        as_good = (n for n in later if paired_interval(returns(best), returns(n))[1] >= 0)
+        return next(as_good, best)
 
     def gather(self, number: int) -> None:
         """Puts what people look for first at the top of the run's folder, from a round.

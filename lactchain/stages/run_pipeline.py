@@ -152,8 +152,8 @@ def show_result(config: RunPipelineConfig, summary: dict[str, Any]) -> None:
     if sizes.is_file():
         config = with_values(config, read_json(sizes)["settings"])
     missed = "no round has met the target" if config.target else "there is no target to meet"
-    seen = "" if config.selection is None else " on the start states for selection"
-    verdict = f"{best} is the best one{seen}, {missed}"
+    seen = "" if config.selection is None else " by the start states for selection"
+    verdict = f"{best} is the result{seen}, {missed}"
     if summary["target_met"]:
         verdict = f"{best} has met the target"
     actor = summary["actor"]["adapter"] or summary["actor"]["model"]
