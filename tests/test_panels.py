@@ -250,9 +250,10 @@ def test_the_options_of_a_panel_are_those_that_the_command_line_takes():
 
 
 def test_a_world_that_is_not_as_its_model_says_has_no_panel(monkeypatch):
-    model = tabular_model(gym.make("lactchain/GridWorld-v0", size=2))
+    world = gym.make("lactchain/GridWorld-v0", size=2)  # whose tables all its copies share
+    model = tabular_model(world)
     paid = replace(model, reward=3 * model.reward + 1)
-    monkeypatch.setattr(GridTables, "model", paid)
+    monkeypatch.setitem(vars(world.unwrapped.tables), "model", paid)
     with pytest.raises(EnvironmentFault, match="expected what the view's model leads to, got"):
         panels.make_panel(SMALL, 5, 0)
     with pytest.raises(EnvironmentFault, match="expected what the view's model leads to, got"):
