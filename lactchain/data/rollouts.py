@@ -244,7 +244,7 @@ def _side_by_side(count: int) -> Iterator[Callable[[Callable, Iterable], list]]:
         yield lambda function, things: [function(thing) for thing in things]
         return
     with ThreadPoolExecutor(count) as threads:
-        # Each puts back what it has met, which may be what another thread has changed.
+        # What one call puts back may be what a call in another thread has changed.
         yield faults.undone(lambda function, things: list(threads.map(function, things)))
 
 
