@@ -270,9 +270,8 @@ class RoundResults:
             folder = self.run.path(f"round_{number}/evaluation/trajectories")
             return np.array([played.episode_return for played in read_trajectories(folder)])
 
-        later = range(len(self.evaluations) - 1, best, -1)
-        as_good = (n for n in later if paired_interval(returns(best), returns(n))[1] >= 0)
-        return next(as_good, best)
+        later, of_best = range(len(self.evaluations) - 1, best, -1), returns(best)
+        return next((n for n in later if paired_interval(of_best, returns(n))[1] >= 0), best)
 
     def gather(self, number: int) -> None:
         """Puts what people look for first at the top of the run's folder, from a round.
