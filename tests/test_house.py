@@ -22,9 +22,9 @@ from test_layers import LAYERS, PACKAGE, unit_of
 
 AT_MOST = {  # and the goals: 0, but for
     "files at the root": 6,  # 8
-    "files of train_simpo": 49,  # 20
-    "files of train_critic": 46,  # 20
-    "files of run_pipeline": 42,  # 20
+    "files of train_simpo": 48,  # 20
+    "files of train_critic": 45,  # 20
+    "files of run_pipeline": 41,  # 20
     "climbs of train_simpo": 5,
     "climbs of train_critic": 4,
     "climbs of run_pipeline": 6,
