@@ -1,11 +1,13 @@
 """Which numbers put the chains of a policy in order: critics of several kinds, judged exactly.
 
-For each seed the actor plays episodes, each kind of critic learns them, and `judge` compares all
-with exact V^π and Q^π, each under its own discount. Beside them stand V* of the world, which knows
-nothing of the policy, and numbers that were drawn. Prints means over seeds with 95 % intervals.
+In each world, for each seed, a tiny actor is cloned and a critic trained on its episodes by the
+preset `tiny`. Each kind of critic then learns those same episodes, and `judge` compares all with
+exact V^π and Q^π, each under its own discount. Beside them stand V* of the world, which knows
+nothing of the policy, and numbers that were drawn. Prints means over seeds with 95 % intervals;
+where there are too many chains for exact values, those of states alone, by replays.
 
-    python scripts/prepare_weights.py --config configs/prepare_weights/gridworld_tiny.yaml
-    python benchmarks/critic_signals.py --seeds 0 1 2       # five CPU minutes a seed
+    python benchmarks/critic_signals.py                     # some four CPU minutes a seed
+    python benchmarks/critic_signals.py --worlds slippery_lake taxi words --seeds 0 1 2
 
 Each step is a run in the folder: the same command goes on where it was.
 """
@@ -14,16 +16,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from measuring import ROOT, command_line, environment, markdown, shown, words
+from measuring import ROOT, command_line, environment, markdown, shown, summary, words
+from worlds import WORLDS, begun
 
 from lactchain.config.settings import EnvironmentConfig
+from lactchain.config.yaml_files import load, to_yaml
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
 
-CONFIG = "gridworld_tiny"
 KINDS: dict[str, dict[str, object]] = {
     "V: gradient steps, head solved": {},
     "V: head solved on the encoder as it was": {"critic.frozen": True},
@@ -35,19 +39,40 @@ KINDS: dict[str, dict[str, object]] = {
 FIGURES = ("r2", "rho", "rho_within", "pairs_right", "slope")
 
 
-def run(script: str, run_dir: Path, settings: dict[str, object]) -> Path:
-    """A run of a script by its shipped configuration, unless it is finished."""
+def run(script: str, config: Path, run_dir: Path, settings: dict[str, object]) -> Path:
+    """A run of a script, unless it is finished."""
     if not (run_dir / "summary.json").exists():
-        settings = {"config": ROOT / f"configs/{script}/{CONFIG}.yaml", **settings}
-        command = [sys.executable, str(ROOT / f"scripts/{script}.py"), *words(settings)]
-        command += words({"run.run_dir": run_dir})
-        subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
+        command = [sys.executable, str(ROOT / f"scripts/{script}.py")]
+        command += words({"config": config, **settings, "run.run_dir": run_dir})
+        variables = environment(ROOT / "tests")  # which have worlds from outside of the package
+        subprocess.run(command, env=variables, check=True, stdout=subprocess.DEVNULL)
     return run_dir
 
 
-def floors(folder: Path, seed: int, gamma: float) -> list[Path]:
+def judged(world: str, folder: Path, seed: int) -> dict[str, dict[str, float]]:
+    """Figures of all kinds on one seed, by name."""
+    begun(world, folder / "pipeline", seed)
+    preset = folder / "pipeline/round_1/critic"
+    given: dict[str, object] = {"trajectories": preset / "trajectories"}
+    given |= {"compare_with_exact": False}
+    critics = {
+        name: run("train_critic", preset / "config.yaml", folder / f"critic_{n}", given | changes)
+        for n, (name, changes) in enumerate(KINDS.items())
+    }
+    names = {str(path / "critic"): name for name, path in critics.items()}
+    asked = load(preset / "config.yaml")
+    gamma = asked["critic"]["gamma"]
+    names |= {str(path): path.stem for path in floors(folder, asked["environment"], seed, gamma)}
+    judgement = {key: asked[key] for key in ("environment", "actor")}
+    (folder / "judge.yaml").write_text(to_yaml(judgement | {"gamma": gamma}))
+    run("judge", folder / "judge.yaml", folder / "judge", {"critics": [*names]})
+    found = json.loads((folder / "judge/judgement.json").read_text())
+    return {name: found[path] for path, name in names.items()}
+
+
+def floors(folder: Path, world: dict[str, Any], seed: int, gamma: float) -> list[Path]:
     """Files of V* and of drawn numbers, by the name of their row."""
-    env = make_language_env(EnvironmentConfig())
+    env = make_language_env(EnvironmentConfig(**(world | {"held_back": None})))
     best = optimal_values(tabular_model(env.env, env.view), gamma)
     drawn = np.random.default_rng(seed).random(len(best))
     files = [folder / "V* of the world.json", folder / "drawn numbers.json"]
@@ -56,50 +81,38 @@ def floors(folder: Path, seed: int, gamma: float) -> list[Path]:
     return files
 
 
-def judged(folder: Path, weights: Path, seed: int, gamma: float) -> dict[str, dict[str, float]]:
-    """Figures of all kinds on one seed, by name."""
-    given = {"actor.model": weights / "tiny-actor", "run.seed": seed}
-    episodes = run("collect_rollouts", folder / "episodes", given) / "trajectories"
-    given |= {"trajectories": episodes, "critic.model": weights / "tiny-encoder"}
-    given |= {"compare_with_exact": False}
-    critics = {
-        name: run("train_critic", folder / f"critic_{number}", given | changes)
-        for number, (name, changes) in enumerate(KINDS.items())
-    }
-    names = {str(path / "critic"): name for name, path in critics.items()}
-    names |= {str(path): path.stem for path in floors(folder, seed, gamma)}
-    settings = {"actor.model": weights / "tiny-actor", "critics": [*names], "gamma": gamma}
-    found = json.loads((run("judge", folder / "judge", settings) / "judgement.json").read_text())
-    return {name: found[path] for path, name in names.items()}
-
-
 def main() -> None:
     parser = command_line(__doc__)
+    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=["gridworld_4x4"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--folder", type=Path, default=Path("runs/critic_signals"))
-    parser.add_argument("--weights", type=Path, default=Path("weights"))
-    parser.add_argument("--gamma", type=float, default=0.8, help="of what brings none of its own")
+    parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/critic_signals"))
     given = parser.parse_args()
-    rows: dict[str, list[dict[str, float]]] = {}
-    for seed in given.seeds:
-        folder = given.folder / f"seed_{seed}"
-        for name, figures in judged(folder, given.weights, seed, given.gamma).items():
-            rows.setdefault(name, []).append(figures)
     heads = ("signal", *FIGURES, "wider half")
-    lines = [
-        [name, *(_cell(seeds, f) for f in FIGURES), _wide(seeds)] for name, seeds in rows.items()
-    ]
-    print("\n".join(markdown(heads, lines)))
+    for world in given.worlds:
+        rows: dict[str, list[dict[str, float]]] = {}
+        success = []
+        for seed in given.seeds:
+            folder = given.folder.resolve() / f"{world}_{seed}"
+            for name, figures in judged(world, folder, seed).items():
+                rows.setdefault(name, []).append(figures)
+            success.append(summary(folder / "pipeline/round_0/evaluation")["success_rate"])
+        lines = [
+            [n, *(_cell(seeds, f) for f in FIGURES), _wide(seeds)] for n, seeds in rows.items()
+        ]
+        print(f"\n### {world}, actors of success {shown(success)}\n")
+        print("\n".join(markdown(heads, lines)), flush=True)
 
 
-def _cell(seeds: list[dict[str, float]], figure: str) -> str:
-    values = [np.nan if found[figure] is None else found[figure] for found in seeds]
-    return shown(values) if len(values) > 1 else f"{values[0]:.3f}"
+def _cell(seeds: list[dict[str, Any]], figure: str) -> str:
+    """Of a figure that replays cannot give: nothing."""
+    values = [found.get(figure) for found in seeds]
+    return "" if None in values else shown(values)
 
 
-def _wide(seeds: list[dict[str, float]]) -> str:
+def _wide(seeds: list[dict[str, Any]]) -> str:
     """Share of pairs in order in the two parts with the widest margins."""
-    return f"{np.mean([part['pairs_right'] for f in seeds for part in f['by_margin'][2:]]):.3f}"
+    parts = [part["pairs_right"] for found in seeds for part in found.get("by_margin", ())[2:]]
+    return f"{np.mean(parts):.3f}" if parts else ""
 
 
 if __name__ == "__main__":

@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import ROOT, command_line, markdown, shown, student, summary
-from worlds import WORLDS
+from measuring import command_line, markdown, shown, student, summary
+from worlds import WORLDS, begun
 
-from lactchain.config.parsing import parse
 from lactchain.config.settings import GuidedActorConfig, RunConfig, recast
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.episodes import sampled_states
@@ -44,10 +43,7 @@ from lactchain.runs.console import under_way
 from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate, make_preferences
-from lactchain.stages.pipeline_config import RunPipelineConfig
-from lactchain.stages.rounds import Rounds, evaluation
-from lactchain.stages.run_pipeline import sized
-from lactchain.stages.train_simpo import TrainSimPOConfig
+from lactchain.stages.rounds import evaluation
 from lactchain.storage.files import append_json_lines, read_json_lines
 from lactchain.trainers.base import save_result, train, training_arguments
 from lactchain_extras.preference_losses import LOSSES, PreferenceLossTrainer, ScoredRow
@@ -74,20 +70,8 @@ class Course:
     def __init__(self, given: argparse.Namespace, world: str, seed: int) -> None:
         self.folder = given.folder.resolve() / world / str(seed)
         self.world, self.seed, self.num_epochs = world, seed, given.num_epochs
-        self.config, self._pipeline = self._begun()
+        self._pipeline, self.config = begun(world, self.folder / "pipeline", seed)
         self.rollouts = Rollouts(self.config.environment)
-
-    def _begun(self) -> tuple[TrainSimPOConfig, RunPipelineConfig]:
-        """The pipeline up to its first critic; its round 0 is the figure before training."""
-        preset = ["--config", str(ROOT / "configs/run_pipeline/tiny.yaml"), *WORLDS[self.world]]
-        where = ["--run.run_dir", str(self.folder / "pipeline"), "--run.seed", str(self.seed)]
-        config = sized(parse(RunPipelineConfig, [*preset, *where]))
-        with Run.of(config) as run:
-            rounds = Rounds(config, run)
-            rounds.warm_start()
-            rounds.evaluate(0)
-            rounds.train_critic(1)
-            return rounds._improvement(1), config
 
     def before(self) -> Line:
         """The figures of the actor that all begin from."""

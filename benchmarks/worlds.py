@@ -19,6 +19,13 @@ from pathlib import Path
 
 from measuring import ROOT, command_line, environment, summary
 
+from lactchain.config.parsing import parse
+from lactchain.runs.run import Run
+from lactchain.stages.pipeline_config import RunPipelineConfig
+from lactchain.stages.rounds import Rounds
+from lactchain.stages.run_pipeline import sized
+from lactchain.stages.train_simpo import TrainSimPOConfig
+
 GRID, LAKE = "lactchain/GridWorld-v0", "FrozenLake-v1"
 WALLS = {
     "a": [[1, 1], [1, 2], [1, 3], [4, 2], [4, 3], [4, 4]],
@@ -98,6 +105,22 @@ def play(arguments: list[str], folder: Path, seed: int, processes: int) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_suffix(".log"), "w") as log:
         subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log, check=False)
+
+
+def begun(name: str, folder: Path, seed: int) -> tuple[RunPipelineConfig, TrainSimPOConfig]:
+    """Runs the preset up to its first critic; returns its settings, and those of what is next.
+
+    The evaluation before any round is in `folder/round_0`.
+    """
+    preset = ["--config", str(ROOT / "configs/run_pipeline/tiny.yaml"), *WORLDS[name]]
+    where = ["--run.run_dir", str(folder), "--run.seed", str(seed)]
+    config = sized(parse(RunPipelineConfig, [*preset, *where]))
+    with Run.of(config) as run:
+        rounds = Rounds(config, run)
+        rounds.warm_start()
+        rounds.evaluate(0)
+        rounds.train_critic(1)
+        return config, rounds._improvement(1)
 
 
 def row(name: str, seed: int, folder: Path) -> str:

@@ -6,7 +6,7 @@ means over replays, whose luck is taken off the figures.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -238,6 +238,7 @@ def judge_by_replays(
 ) -> dict[str, dict[str, Any]]:
     """Figures of critics in worlds without an exact model, by so many replays of each start.
 
+    V of a critic of chains is its mean Q of as many chains as there are replays, drawn anew.
     A mean of R plays has the variance σ²/R beside that of the states. It is taken off what `r2`
     compares, and `rho` is divided by the root of the share that is left (Spearman 1904, "The proof
     and measurement of association between two things"), so that both are of values without luck.
@@ -250,10 +251,21 @@ def judge_by_replays(
     ]
     played = rollouts.play(policy, episodes)
     texts = [played[n * num_replays].observations[0] for n in range(len(starts))]
+
+    @cache
+    def chains(k: int) -> list[str]:
+        seeds = [derive_seed(seed, "drawn", n, k) % 2**31 for n in range(len(texts))]
+        return [action.text for action in policy.act(texts, seeds)]
+
+    def values(critic: Critic) -> np.ndarray:
+        if critic.mode == "value":
+            return critic.values(texts)
+        return np.mean([critic.values(texts, chains(k)) for k in range(num_replays)], axis=0)
+
     figures = {}
     for name, critic in critics.items():
         returns = np.array([t.returns(critic.gamma, critic.discount_per)[0] for t in played])
-        figures[name] = without_luck(critic.values(texts), returns.reshape(len(starts), -1))
+        figures[name] = without_luck(values(critic), returns.reshape(len(starts), -1))
     return figures
 
 

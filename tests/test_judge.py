@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import other_worlds  # noqa: F401  - registers them
@@ -167,6 +168,18 @@ def test_replays_come_to_what_the_model_says(weights, yardstick):
     told = judge_by_replays(known, actor, rollouts, yardstick.states, 24, seed=1)["exact"]
     assert (told["num_states"], told["num_replays"]) == (48, 24)
     assert told["rho"] > 0.8 and told["r2"] > 0.7
+
+    asked = []
+
+    def q_of(texts, chains):  # as if what is answered made no difference
+        asked.extend(zip(texts, chains, strict=True))
+        return known["exact"].values(texts)
+
+    of_chains = SimpleNamespace(**vars(known["exact"]) | {"mode": "action_value", "values": q_of})
+    both = judge_by_replays(known | {"Q": of_chains}, actor, rollouts, yardstick.states, 24, seed=1)
+    assert both["exact"] == told and both["Q"] == pytest.approx(told)
+    assert len(asked) == 48 * 24
+    assert {chain for _, chain in asked} == set(rollouts.env.grammar.completions())
 
 
 def settings(weights, run_dir, **changes):
