@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
-from transformers import AutoModelForSequenceClassification
 
-from lactchain.config.settings import ModelConfig
 from lactchain.data.chain_values import expected_worth
 from lactchain.data.episodes import Episode
 from lactchain.data.evaluations import StateValues, ranks
@@ -24,90 +21,15 @@ from lactchain.data.rollouts import Rollouts
 from lactchain.environments.chance import play_chains
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
-from lactchain.errors import DataError, NonFiniteError
 from lactchain.functional.random_streams import derive_seed
-from lactchain.inspection.run_view import load_critic
-from lactchain.models.loading import load_base, load_shape, load_tokenizer
-from lactchain.models.weights import resolve_weights
-from lactchain.storage.files import read_json
 from lactchain.types import Critic, Discount, Policy
+from lactchain_extras.foreign_critics import Numbers
 
-REWARD = "reward:"
 MARGINS = 4
 """Parts into which pairs of candidates are cut by how much better one is, each of as many pairs."""
 AT_ONCE = 2_000
 ALIKE = 1e-9
 """What two chains may differ by and be worth the same."""
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A `Critic` of numbers that somebody else has come to, one for each text."""
-
-    known: Mapping[str, float]
-    gamma: float
-    discount_per: str = "action"
-    mode: str = "value"
-
-    def values(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> Any:
-        """The numbers (B,) of B texts."""
-        return np.array([self.known[text] for text in observations])
-
-
-def read_numbers(path: Path, env: LanguageEnv, gamma: float) -> Numbers:
-    """A JSON file of `{"values": [...]}`, S numbers in the order of the states in RUN/states.json.
-
-    Raises:
-        DataError: it holds something else.
-    """
-    content, states = read_json(path).get("values"), env.view_states()
-    is_list = isinstance(content, list) and len(content) == len(states)
-    if not is_list or not all(type(n) in (int, float) and abs(n) < 1e300 for n in content):
-        raise DataError(f"{path}: expected values: a list of {len(states)} numbers")
-    texts = (env.texts(state) for state in states)
-    numbers = zip(texts, content, strict=True)
-    return Numbers({text: float(n) for alike, n in numbers for text in alike}, gamma)
-
-
-class RewardModel:
-    """A `Critic` that is a model of transformers with one label, such as TRL's reward models."""
-
-    mode, discount_per = "value", "action"
-
-    def __init__(self, model: str, gamma: float) -> None:
-        if (Path(model) / "critic_config.json").is_file():
-            raise DataError(f"{model}: expected a reward model, got a critic; leave reward: out")
-        self.gamma, folder = gamma, resolve_weights(model)
-        if (labels := load_shape(folder).num_labels) != 1:
-            raise DataError(f"{folder}: expected a model with one label, got {labels}")
-        self._tokenizer = load_tokenizer(folder, padding_side="right")
-        self._model = load_base(AutoModelForSequenceClassification, folder, ModelConfig(model))
-        # A critic that was exported so has no bias in its head.
-        self._offset = getattr(self._model.config, "value_offset", 0.0)
-        if type(self._offset) not in (int, float):
-            raise DataError(f"{folder}/config.json: value_offset: expected a number")
-
-    def values(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> Any:
-        """Its scores (B,) of B texts, one by one: padding would need a token for it."""
-        with torch.inference_mode():
-            rows = (self._tokenizer(text, return_tensors="pt") for text in observations)
-            rows = (row.to(self._model.device) for row in rows)
-            found = np.array([self._model(**row).logits.item() for row in rows]) + self._offset
-        if not np.isfinite(found).all():
-            raise NonFiniteError("reward: the model computes NaN or infinities; copy it again")
-        return found
-
-
-def open_critic(name: str, env: LanguageEnv, gamma: float) -> Critic:
-    """What a name of `JudgeConfig.critics` stands for; `DataError` where there is none."""
-    if name.startswith(REWARD):
-        return RewardModel(name.removeprefix(REWARD), gamma)
-    if name.endswith(".json"):
-        return read_numbers(Path(name), env, gamma)
-    return load_critic(name)
-
-
-# --- yardsticks -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -117,23 +39,28 @@ class Yardstick:
     Attributes:
         rows, columns: (B,) each candidate's state, and its number among the policy's chains; those
             of a state differ.
+        draws: (B,) how often each was drawn.
     """
 
     env: LanguageEnv
     policy: ExactPolicy
     rows: np.ndarray
     columns: np.ndarray
+    draws: np.ndarray
 
     @classmethod
     def of(cls, actor: Any, env: LanguageEnv, folder: Path, count: int, seed: int) -> Self:
         """Draws `count` candidates in each state; those that are equal count once."""
         policy = exact_policy(actor, env, folder)
         shares = policy.probabilities / policy.probabilities.sum(axis=1, keepdims=True)
-        draws = np.random.default_rng(seed).random((len(shares), count))
-        both = zip(shares, draws, strict=True)
-        drawn = [np.unique(np.searchsorted(share.cumsum(), draw)) for share, draw in both]
-        rows = np.repeat(np.arange(len(drawn)), [len(columns) for columns in drawn])
-        return cls(env, policy, rows, np.minimum(np.concatenate(drawn), len(policy.chains) - 1))
+        numbers = np.random.default_rng(seed).random((len(shares), count))
+        last = len(policy.chains) - 1
+        drawn = [
+            np.unique(np.minimum(np.searchsorted(share.cumsum(), row), last), return_counts=True)
+            for share, row in zip(shares, numbers, strict=True)
+        ]
+        rows = np.repeat(np.arange(len(drawn)), [len(columns) for columns, _ in drawn])
+        return cls(env, policy, rows, *map(np.concatenate, zip(*drawn, strict=True)))
 
     @cached_property
     def states(self) -> list[State]:
@@ -152,13 +79,13 @@ class Yardstick:
         known = {tuple(parse(text).actions): text for text in self.env.grammar.completions()}
         return [known[tuple(chain[chain >= 0].tolist())] for chain in self.policy.chains]
 
-    def against(self, critic: Critic) -> tuple[StateValues, np.ndarray, np.ndarray]:
-        """V of the states beside V^π; and of the candidates the critic's scores (B,) and Q^π (B,).
+    def against(self, critic: Critic) -> tuple[StateValues, float, np.ndarray, np.ndarray]:
+        """V of the states beside V^π, and its luck; of the candidates scores (B,) and Q^π (B,).
 
-        A score is r + γ^k V(next state), expected where there are dice; of a critic of chains it is
-        its Q, and V is the mean over a state's candidates.
+        A score is r + γ^k V(next state), expected where there are dice. Of a critic of chains it is
+        its Q; V is the mean over what was drawn in a state, and its luck the variance of that mean.
         """
-        discount = Discount(critic.gamma, critic.discount_per)
+        discount, luck = Discount(critic.gamma, critic.discount_per), 0.0
         if critic.mode == "value":
             values = critic_against_exact(critic, self.policy, self.env)
             scores = expected_worth(
@@ -171,11 +98,16 @@ class Yardstick:
         else:
             asked = [self.texts[row] for row in self.rows]
             scores = critic.values(asked, [self.completions[column] for column in self.columns])
-            means = np.bincount(self.rows, scores) / np.bincount(self.rows)
-            known = dict(zip(self.texts, means, strict=True))
+            texts, of_text = np.unique(self.texts, return_inverse=True)
+            at, count = of_text[self.rows], np.bincount(of_text[self.rows], self.draws)
+            means = np.bincount(at, self.draws * scores) / count
+            around = np.bincount(at, self.draws * np.square(scores - means[at])) / count
+            luck = _luck(around, count.min())
+            known = dict(zip(texts.tolist(), means, strict=True))
             numbers = Numbers(known, critic.gamma, critic.discount_per)
             values = critic_against_exact(numbers, self.policy, self.env)
-        return values, np.asarray(scores, float), self._exact(np.array(values.exact), discount)
+        true = self._exact(np.array(values.exact), discount)
+        return values, luck, np.asarray(scores, float), true
 
     def _exact(self, values: np.ndarray, discount: Discount) -> np.ndarray:
         """Q^π (B,) of the candidates, by V^π (S,)."""
@@ -195,14 +127,17 @@ class Yardstick:
 def judge(critic: Critic, yardstick: Yardstick) -> dict[str, Any]:
     """Figures of a critic, with intervals of 95 % over states.
 
-    `r2`, `rmse` and `slope` (of exact values on its own; 1 is calibrated) and `rho` (Spearman) over
-    states; `rho_within` the mean over states of Spearman's ρ over their candidates; `pairs_right`
-    the share of two candidates of a state that it puts in their order, a tie being half; and
-    `by_margin` that share by how much better one of them is.
+    `r2`, `rmse`, `slope` (of exact values on its own; 1 is calibrated) and `rho` (Spearman) over
+    states, less the luck of draws of a critic of chains; `rho_within` the mean over states of
+    Spearman's ρ over their candidates; `pairs_right` the share of two candidates of a state that it
+    puts in their order, a tie being half; and `by_margin` that share by how much better one is.
     """
-    values, scores, exact = yardstick.against(critic)
+    values, luck, scores, exact = yardstick.against(critic)
     found, true = np.array(values.critic), np.array(values.exact)
     x, y = ranks(found), ranks(true)
+    share, explained = _share(found, luck), luck / true.var() if true.var() else 0.0
+    slope = np.cov(found, true)[0, 1] / found.var(ddof=1) / share if share > 0 else np.nan
+    sums = error_sums(found, true)
     moments = np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1)
     within = _within(yardstick.rows, scores, exact)
     margins, right, units = _pairs(yardstick.rows, scores, exact)
@@ -211,12 +146,12 @@ def judge(critic: Critic, yardstick: Yardstick) -> dict[str, Any]:
         "num_states": len(true),
         "num_candidates": len(exact),
         "num_pairs": len(right),
-        "r2": values.r2,
-        "r2_interval": resampled_interval(error_sums(found, true), r2),
-        "rmse": values.rmse,
-        "slope": float(np.cov(found, true)[0, 1] / found.var(ddof=1)) if found.var() else np.nan,
-        "rho": values.rho,
-        "rho_interval": resampled_interval(moments, _correlation),
+        "r2": values.r2 + explained,
+        "r2_interval": [bound + explained for bound in resampled_interval(sums, r2)],
+        "rmse": float(np.sqrt(max(0.0, values.rmse**2 - luck))),
+        "slope": float(slope),
+        "rho": _without(values.rho, share),
+        "rho_interval": [_without(rho, share) for rho in resampled_interval(moments, _correlation)],
         "rho_within": _mean(within[:, 0]),
         "rho_within_interval": _share_interval(within),
         "pairs_right": _mean(right),
@@ -238,11 +173,11 @@ def judge_by_replays(
 ) -> dict[str, dict[str, Any]]:
     """Figures of critics in worlds without an exact model, by so many replays of each start.
 
-    V of a critic of chains is its mean Q of as many chains as there are replays, drawn anew.
     A mean of R plays has the variance σ²/R beside that of the states. It is taken off what `r2`
     compares, and `rho` is divided by the root of the share that is left (Spearman 1904, "The proof
     and measurement of association between two things"), so that both are of values without luck.
-    What comes after a time limit counts nothing.
+    V of a critic of chains is its mean Q of R chains that are drawn anew, whose luck is taken off
+    in the same way. What comes after a time limit counts nothing.
     """
     episodes = [
         Episode(derive_seed(seed, "replay", n, k) % 2**31, state)
@@ -259,8 +194,8 @@ def judge_by_replays(
 
     def values(critic: Critic) -> np.ndarray:
         if critic.mode == "value":
-            return critic.values(texts)
-        return np.mean([critic.values(texts, chains(k)) for k in range(num_replays)], axis=0)
+            return np.asarray(critic.values(texts))[:, None]
+        return np.stack([critic.values(texts, chains(k)) for k in range(num_replays)], axis=1)
 
     figures = {}
     for name, critic in critics.items():
@@ -270,20 +205,37 @@ def judge_by_replays(
 
 
 def without_luck(found: np.ndarray, returns: np.ndarray) -> dict[str, Any]:
-    """Figures of values (S,) beside returns (S, R) of plays; NaN where luck explains them all."""
-    means = returns.mean(axis=1)
-    noise = float(returns.var(axis=1, ddof=1).mean() / returns.shape[1])
-    variance = float(means.var(ddof=1)) - noise
-    error = float(np.square(found - means).mean()) - noise
-    share = variance / (variance + noise) if variance > 0 else np.nan
-    rho = StateValues(({},) * len(means), tuple(found), tuple(means), 1.0).rho
+    """Figures of values (S, D), of D draws, beside returns (S, R); NaN where all is luck."""
+    values, means = found.mean(axis=1), returns.mean(axis=1)
+    luck = _luck(found.var(axis=1), found.shape[1]) if found.shape[1] > 1 else 0.0
+    noise = _luck(returns.var(axis=1), returns.shape[1])
+    share = _share(means, noise)
+    variance = float(means.var(ddof=1)) - noise if share > 0 else np.nan
+    error = float(np.square(values - means).mean()) - noise - luck
+    rho = StateValues(({},) * len(means), tuple(values), tuple(means), 1.0).rho
     return {
         "num_states": len(means),
         "num_replays": returns.shape[1],
         "share_not_luck": share,
-        "r2": 1 - error / variance if variance > 0 else np.nan,
-        "rho": float(np.clip(rho / np.sqrt(share), -1, 1)) if variance > 0 else np.nan,
+        "r2": 1 - error / variance,
+        "rho": _without(rho, share * _share(values, luck)),
     }
+
+
+def _luck(variances: np.ndarray, count: float) -> float:
+    """Variance of means of `count` draws, by those (S,) around S means; NaN of a single draw."""
+    return float(variances.mean() / (count - 1)) if count > 1 else np.nan
+
+
+def _share(means: np.ndarray, luck: float) -> float:
+    """Share of the variance of S means that is not luck; NaN where nothing else is there."""
+    variance, scale = float(means.var(ddof=1)), float(np.square(means).mean())
+    return 1 - luck / variance if variance - luck > 1e-12 * scale else np.nan
+
+
+def _without(rho: float, share: float) -> float:
+    """A rank correlation, less the luck of one side or both."""
+    return float(np.clip(rho / np.sqrt(share), -1, 1))
 
 
 # --- statistics -----------------------------------------------------------------------------------

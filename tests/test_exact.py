@@ -142,11 +142,13 @@ def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, di
 def test_what_has_no_answer_is_refused():
     model = tabular_model(GridWorld(width=2, height=1, goal=(1, 0)))  # states: 4 orientations
     turning, ice = np.tile([0.0, 1.0], (4, 1)), tabular_model(gym.make("FrozenLake-v1"))
+    hardly_ever = np.tile([1e-12, 1 - 1e-12], (4, 1))
     values = partial(policy_values, model, pad_chains(all_chains(2, 1)))
     goal = {"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0}
     endless = replace(model, reward=np.ones_like(model.reward))
     for error, message, ask in (
-        (ValueError, "go on for ever", lambda: values(turning, 1.0)),
+        (ConfigError, "go on for ever", lambda: values(turning, 1.0)),
+        (ConfigError, "go on for ever", lambda: values(hardly_ever, 1.0)),
         (ValueError, "at most 1 in every row", lambda: values(2 * turning, 0.9)),
         (ValueError, r"expected shape \(4, 2\)", lambda: values(turning[:3], 0.9)),
         (ValueError, "discount_per", lambda: values(turning, 0.9, "episode")),

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import random_models
 import torch
@@ -19,7 +20,7 @@ from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.loading import load_actor
 from lactchain.models.runtime import quiet
 from lactchain.storage.manifests import verify_manifest
-from lactchain_extras.judging import RewardModel
+from lactchain_extras.foreign_critics import RewardModel
 from lactchain_extras.stages import export
 from lactchain_extras.stages.export import ExportConfig
 from lactchain_extras.weights.critic_export import export_critic
@@ -152,6 +153,35 @@ def test_a_reward_model_of_one_label_has_the_values_of_the_critic(weights, tmp_p
     with pytest.raises(DataError, match="expected a reward model, got a critic; leave reward: out"):
         RewardModel(critic_folder, 0.9)
     assert verify_manifest(folder)["critic"] == critic_folder
+
+
+def test_a_reward_model_is_read_and_discounted_as_the_critic_was(weights, tmp_path):
+    meaning = {"instruction": "Where is the goal?", "max_length": 12, "gamma": 0.7}
+    critic = saved(weights, tmp_path / "critic", discount_per="chain", **meaning)
+    export_critic(tmp_path / "critic", tmp_path / "model", "sequence_classifier")
+    judged = RewardModel(str(tmp_path / "model"), 0.9)
+    assert (judged.gamma, judged.discount_per) == (0.7, "chain")
+    texts = (*TEXTS, "far " * 30 + TEXTS[0])
+    np.testing.assert_allclose(judged.values(texts), critic.values(texts), atol=1e-4)
+    told = json.loads((tmp_path / "model/config.json").read_text())
+    told["critic"]["gamma"] = "much"
+    (tmp_path / "model/config.json").write_text(json.dumps(told))
+    with pytest.raises(DataError, match="critic: expected what export writes"):
+        RewardModel(str(tmp_path / "model"), 0.9)
+
+
+@pytest.mark.parametrize(
+    ("form", "mode", "message"),
+    [
+        ("sequence_classifier", "action_value", "expected a critic of states, got one of chains"),
+        ("token_classifier", "value", "expected a label for a text, got one for each token"),
+    ],
+)
+def test_what_says_no_value_of_a_state_is_no_reward_model(weights, tmp_path, form, mode, message):
+    saved(weights, tmp_path / "critic", mode=mode)
+    export_critic(tmp_path / "critic", tmp_path / "model", form)
+    with pytest.raises(DataError, match=message):
+        RewardModel(str(tmp_path / "model"), 0.9)
 
 
 @pytest.mark.parametrize("form", ["sequence_classifier", "sentence_transformer"])

@@ -15,14 +15,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from lactchain import ConfigError, DataError, Rollouts, RunConfig, SamplerConfig, make_language_env
 from lactchain.models.actor import LanguageActor
 from lactchain.types import Discount
-from lactchain_extras.judging import (
-    Numbers,
-    Yardstick,
-    judge,
-    judge_by_replays,
-    open_critic,
-    without_luck,
-)
+from lactchain_extras.foreign_critics import Numbers, open_critic
+from lactchain_extras.judging import Yardstick, judge, judge_by_replays, without_luck
 from lactchain_extras.stages import judge as stage
 
 pytestmark = pytest.mark.extras
@@ -72,14 +66,16 @@ def test_a_shrunk_critic_keeps_the_order_of_states_and_its_slope_says_how_much(y
 
 
 def test_a_critic_that_says_the_same_of_all_is_worth_nothing(yardstick):
-    same = judge(numbers(yardstick, [0.0] * 48), yardstick)
-    assert np.isnan(same["rho"]) and np.isnan(same["slope"]) and same["r2"] <= 0
+    for number in (0.0, 0.1):  # the variance of 48 times .1 is no zero
+        same = judge(numbers(yardstick, [number] * 48), yardstick)
+        assert np.isnan(same["rho"]) and np.isnan(same["slope"]) and same["r2"] <= 0
 
 
 def test_what_a_candidate_is_worth_is_what_its_play_earns_and_leads_to(yardstick):
     """Played action by action in the world itself, beside the model's arrays."""
     known = numbers(yardstick, exact(yardstick))
-    _, scores, worth = yardstick.against(known)
+    _, luck, scores, worth = yardstick.against(known)
+    assert luck == 0
     np.testing.assert_allclose(scores, worth, atol=1e-6)
     env, completions = make_language_env(GRID), yardstick.completions
     for row, column, expected in zip(yardstick.rows, yardstick.columns, worth, strict=True):
@@ -91,8 +87,14 @@ def test_what_a_candidate_is_worth_is_what_its_play_earns_and_leads_to(yardstick
         assert earned + discount.after(len(rewards)) * after == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_critic_of_chains_is_asked_for_the_candidates_themselves(yardstick):
-    _, _, worth = yardstick.against(numbers(yardstick, exact(yardstick)))
+@pytest.mark.parametrize(("count", "error"), [(8, 0.4), (64, 0.15)])
+def test_a_critic_of_chains_is_asked_for_the_candidates_themselves(
+    weights, tmp_path, yardstick, count, error
+):
+    env = yardstick.env
+    actor = LanguageActor.from_config(sampler(weights), env.grammar)
+    yardstick = Yardstick.of(actor, env, tmp_path, count, seed=1)
+    *_, worth = yardstick.against(numbers(yardstick, exact(yardstick)))
     places = zip(yardstick.rows, yardstick.columns, strict=True)
     asked = [(yardstick.texts[row], yardstick.completions[column]) for row, column in places]
     known = dict(zip(asked, worth, strict=True))
@@ -101,9 +103,15 @@ def test_a_critic_of_chains_is_asked_for_the_candidates_themselves(yardstick):
         def values(self, observations, actions=None):
             return np.array([known[pair] for pair in zip(observations, actions, strict=True)])
 
-    told = judge(OfChains({}, GAMMA, mode="action_value"), yardstick)
+    critic = OfChains({}, GAMMA, mode="action_value")
+    told = judge(critic, yardstick)
     assert told["pairs_right"] == told["rho_within"] == pytest.approx(1)
-    assert told["rho"] > 0.8
+    # V is the mean of what was drawn, whose luck is no error of the critic.
+    values, luck, *_ = yardstick.against(critic)
+    assert luck / np.var(values.exact) > 0.4 / count
+    assert told["r2"] == pytest.approx(1, abs=error) and told["r2"] > values.r2
+    assert told["slope"] == pytest.approx(1, abs=error)
+    assert told["rho"] == pytest.approx(1, abs=error) and told["rho"] > values.rho
 
 
 def test_a_reward_model_says_of_a_text_what_transformers_says(weights, tmp_path, yardstick):
@@ -140,7 +148,7 @@ def test_pairs_and_ranks_within_a_state_are_counted_by_hand(yardstick, monkeypat
     true = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 7.0, 7.0])
     found = np.array([1.0, 3.0, 2.0, 6.0, 6.0, 8.0, 9.0])
     beside = yardstick.against(numbers(yardstick, range(48)))[0]
-    monkeypatch.setattr(Yardstick, "against", lambda *_: (beside, found, true))
+    monkeypatch.setattr(Yardstick, "against", lambda *_: (beside, 0.0, found, true))
     told = judge(None, replace(yardstick, rows=rows, columns=rows))
     # State 0 has two of three pairs right and ρ = .5, state 1 a tie; in state 2 all is the same.
     assert (told["num_pairs"], told["pairs_right"]) == (4, 2.5 / 4)
@@ -152,13 +160,17 @@ def test_luck_of_plays_is_taken_off():
     draws = np.random.default_rng(0)
     values = draws.normal(size=40_000)
     returns = values[:, None] + 3 * draws.normal(size=(40_000, 4))
-    told = without_luck(values, returns)
+    told = without_luck(values[:, None], returns)
     assert told["share_not_luck"] == pytest.approx(1 / (1 + 9 / 4), abs=0.03)
     assert told["r2"] == pytest.approx(1, abs=0.05) and told["rho"] == pytest.approx(1, abs=0.05)
-    noisy = without_luck(values + draws.normal(size=40_000), returns)
+    noisy = without_luck((values + draws.normal(size=40_000))[:, None], returns)
     assert noisy["r2"] == pytest.approx(0, abs=0.1)
     assert noisy["rho"] == pytest.approx(2**-0.5, abs=0.06)
-    assert np.isnan(without_luck(values, np.zeros((40_000, 4)))["r2"])
+    alike = without_luck(values[:, None], np.full((40_000, 4), 0.1))  # but for rounding
+    assert np.isnan([alike[name] for name in ("r2", "rho", "share_not_luck")]).all()
+    drawn = values[:, None] + 3 * draws.normal(size=(40_000, 4))  # Q of four chains
+    told = without_luck(drawn, returns)
+    assert told["r2"] == pytest.approx(1, abs=0.1) and told["rho"] == pytest.approx(1, abs=0.05)
 
 
 def test_replays_come_to_what_the_model_says(weights, yardstick):
@@ -205,11 +217,27 @@ def test_numbers_that_others_bring_are_judged_and_refused_where_they_are_none(we
             stage.main(replace(config, run=RunConfig(run_dir=str(tmp_path / f"bad{number}"))))
 
 
-def test_without_constrained_decoding_start_states_are_replayed(weights, tmp_path):
-    free = replace(sampler(weights), decoding="free")
-    config = settings(weights, tmp_path / "run", actor=free)
+@pytest.mark.parametrize("how", [{"decoding": "free"}, {"temperature": 0.0}])
+def test_a_policy_that_cannot_be_enumerated_is_replayed_from_start_states(weights, tmp_path, how):
+    config = settings(weights, tmp_path / "run", actor=replace(sampler(weights), **how))
     assert stage.main(config) == {}
-    assert not (tmp_path / "run/states.json").exists()
+    listed = json.loads((tmp_path / "run/states.json").read_text())["states"]
+    assert len(listed) == 48 and {state["value"] for state in listed} == {None}
+
+
+def test_a_single_start_state_is_nothing_to_compare_and_costs_no_play(weights, tmp_path):
+    world = replace(GRID, kwargs={"size": 2, "start": [0, 0, 0], "goal": [1, 1]})
+    free = replace(sampler(weights), decoding="free")
+    with pytest.raises(ConfigError, match="expected two start states to compare, got 1"):
+        stage.main(settings(weights, tmp_path / "run", environment=world, actor=free))
+
+
+def test_states_that_read_alike_have_one_number(weights, tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps({"values": [*range(48)]}))
+    world = replace(GRID, template="at {x},{y}")
+    config = settings(weights, tmp_path / "run", critics=(str(tmp_path / "mine.json"),))
+    with pytest.raises(DataError, match="one for states that read alike, got 0 and 1 of 'at "):
+        stage.main(replace(config, environment=world))
 
 
 @pytest.mark.parametrize("name", ["num_replays", "num_starts"])

@@ -11,6 +11,7 @@ order of `TabularModel.non_terminal_states`, which is the order of a text view's
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -19,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lactchain.environments.faults import plain
+from lactchain.errors import ConfigError
 from lactchain.functional.ties import is_greatest
 from lactchain.types import Discount
 
@@ -28,6 +30,9 @@ FAR_SIGHTED = 0.99
 
 MAX_CHAINS = 5_000
 """So many chains at most are gone through one by one."""
+
+ENDLESS = 1e9
+"""A policy whose values are so many times what a chain earns goes on for ever, but for rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,8 +336,8 @@ def policy_values(
             completion, which leaves the state as it is and counts as one action.
 
     Raises:
-        ValueError: the probabilities are none, or the values are not finite (a policy that never
-            ends an episode, with `gamma` 1).
+        ValueError: the probabilities are none.
+        ConfigError: values without bound (`gamma` 1, and a policy that hardly ever ends).
     """
     num_states, discount = len(model.non_terminal), Discount(gamma, discount_per)
     if probabilities.shape != (expected := (num_states, len(chains))):
@@ -349,9 +354,8 @@ def policy_values(
     weights = weights * shares[played] * discount.after((chains >= 0).sum(axis=1)[columns[played]])
     cells = rows[played] * num_states + model.row_of_state[states]
     transition = np.bincount(cells, weights, num_states**2).reshape(num_states, num_states)
-    try:
-        return np.linalg.solve(np.diag(1.0 - gamma * invalid) - transition, earned)
-    except np.linalg.LinAlgError as error:
-        raise ValueError(
-            "gamma: expected less than 1, since this policy can go on for ever"
-        ) from error
+    with suppress(np.linalg.LinAlgError):
+        values = np.linalg.solve(np.diag(1.0 - gamma * invalid) - transition, earned)
+        if np.abs(values).max() <= ENDLESS * np.abs(earned).max():
+            return values
+    raise ConfigError("gamma: expected less than 1, since this policy can go on for ever")

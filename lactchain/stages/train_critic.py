@@ -25,6 +25,7 @@ from lactchain.data.exact_values import can_enumerate, critic_against_exact, exa
 from lactchain.data.intervals import r2, resampled_interval, rmse
 from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import LanguageEnv, make_language_env
+from lactchain.errors import ConfigError
 from lactchain.runs import distributed
 from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
@@ -176,7 +177,11 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
     policy = exact_policy(actor, env, run.path("policy"))
     if not distributed.is_main():
         return {}
-    values = critic_against_exact(EmbeddingCritic.load(run.path("critic")), policy, env)
+    try:
+        values = critic_against_exact(EmbeddingCritic.load(run.path("critic")), policy, env)
+    except ConfigError as error:
+        log.warning("the critic is not compared with exact values: %s", error)
+        return {}
     write_values(run.path("values.json"), values)
     return critic_figures(values, env)
 

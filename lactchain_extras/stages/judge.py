@@ -1,11 +1,12 @@
 """Judges critics, or anything else that gives states numbers, by what a policy's states are worth.
 
-Reads an actor and critics; writes RUN/states.json (what each state reads like, and its exact value,
-so that others can bring numbers for them), RUN/judgement.json with figures and intervals, and
-RUN/pairs_in_order.svg. Where the model of the world is known the values are exact, of the actor
-under constrained decoding; elsewhere each of some start states is played over and over.
+Reads an actor and critics; writes RUN/states.json (what each state reads like, so that others can
+bring numbers for them), RUN/judgement.json with figures, and RUN/pairs_in_order.svg. Values are
+exact where the model of the world is known, chains are few, and the actor samples under constrained
+decoding; elsewhere each of some start states is played over and over.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +71,8 @@ def main(config: JudgeConfig) -> dict[str, Any]:
 def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
     """The figures of all critics, which it also writes."""
     from lactchain.models.actor import LanguageActor
-    from lactchain_extras.judging import judge_by_replays, open_critic
+    from lactchain_extras.foreign_critics import open_critic
+    from lactchain_extras.judging import judge_by_replays
 
     rollouts = Rollouts(config.environment, config.num_envs)
     env = rollouts.env
@@ -79,10 +81,14 @@ def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
         raise ConfigError(f"environment.id: expected a world that lists states, got {world}")
     critics = {name: open_critic(name, env, config.gamma) for name in config.critics}
     actor = LanguageActor.from_config(config.actor, env.grammar)
-    if env.history == 1 and can_enumerate(env) and config.actor.decoding == "constrained":
+    sampled = config.actor.decoding == "constrained" and config.actor.temperature > 0
+    if env.history == 1 and can_enumerate(env) and sampled:
         figures = _by_model(config, run, critics, actor, env)
     else:
         starts = sampled_starts(env, config.num_starts, "reported")
+        if len(starts) < 2:
+            raise ConfigError("environment: expected two start states to compare, got 1")
+        _write_states(config, run, env, None)
         plays = config.num_replays, config.run.seed
         figures = judge_by_replays(critics, actor, rollouts, starts, *plays)
     if distributed.is_main():
@@ -99,7 +105,8 @@ def _by_model(
     config: JudgeConfig, run: Run, critics: dict[str, Critic], actor: Any, env: LanguageEnv
 ) -> dict[str, dict[str, Any]]:
     from lactchain_extras.explorer.plots import line_chart
-    from lactchain_extras.judging import Numbers, Yardstick, judge
+    from lactchain_extras.foreign_critics import Numbers
+    from lactchain_extras.judging import Yardstick, judge
 
     count, seed = config.num_candidates, config.run.seed
     yardstick = Yardstick.of(actor, env, run.path("policy"), count, seed)
@@ -107,9 +114,7 @@ def _by_model(
         return {}
     nothing = Numbers({text: 0.0 for s in yardstick.states for text in env.texts(s)}, config.gamma)
     exact = yardstick.against(nothing)[0].exact
-    columns = zip(yardstick.states, yardstick.texts, exact, strict=True)
-    states = [{"state": s, "text": text, "value": value} for s, text, value in columns]
-    _write(run.path("states.json"), {"gamma": config.gamma, "states": states})
+    _write_states(config, run, env, exact)
     figures = {name: judge(critic, yardstick) for name, critic in critics.items()}
     lines = {
         name: ([part["from"] for part in found["by_margin"]],
@@ -120,6 +125,17 @@ def _by_model(
         chart = line_chart("pairs put in order", lines, "better by at least")
         atomic_write(run.path("pairs_in_order.svg"), str(chart))
     return figures
+
+
+def _write_states(
+    config: JudgeConfig, run: Run, env: LanguageEnv, values: Sequence[float] | None
+) -> None:
+    """All states in their order, each with its exact value where that is known."""
+    states = env.view_states()
+    columns = zip(states, values or [None] * len(states), strict=True)
+    listed = [{"state": s, "text": env.texts(s)[0], "value": value} for s, value in columns]
+    if distributed.is_main():
+        _write(run.path("states.json"), {"gamma": config.gamma, "states": listed})
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -49,7 +49,8 @@ def export_critic(directory: str | Path, folder: str | Path, form: CriticForm) -
     Args:
         directory: what `EmbeddingCritic.save` wrote.
         form: "sequence_classifier": one label a text, as TRL's reward models; its head has no bias,
-            so that `value_offset` of its config.json is what a value is above the score.
+            so that `value_offset` of its config.json is what a value is above the score; `critic`
+            there says what the values mean.
             "token_classifier": one label a token, of which the last is the value, as verl's value
             models. "sentence_transformer": an embedding of one number, by a last dense layer.
 
@@ -94,6 +95,7 @@ def _write_classifier(critic: EmbeddingCritic, folder: Path, form: CriticForm) -
     model = _classifier(critic, CLASSIFIERS[form])
     model.config.pad_token_id = critic.tokenizer.pad_token_id
     model.config.value_offset = 0.0 if form == "token_classifier" else critic.value_offset
+    model.config.critic = {name: getattr(critic.settings, name) for name in MEANING}
     with quiet():
         model.save_pretrained(folder)
         critic.tokenizer.save_pretrained(folder)
