@@ -133,7 +133,7 @@ def test_without_scripts_the_page_is_a_readable_summary(opened, page):
 
 
 def test_the_first_screen_draws_success_over_the_rounds_and_by_distance(visit, run):
-    """Shares of round 2, in bars behind those before training."""
+    """Shares of round 2, in bars behind those before any round."""
     visit.page.wait_for_selector("#summary .charts .u-legend")
     told = "".join(visit.text("#summary .charts .u-legend").split())
     won = [played.terminated for played in run.played]
@@ -168,7 +168,7 @@ def test_candidates_that_were_drawn_for_pairs_are_set_apart(visit, run):
     assert [NONSENSE in row for row in rows[apart + 1 :]] == [True]
     assert "rejected, no chain" in rows[-1]
     visit.page.fill("#state-round", "0")
-    assert "What else it might say before training" in visit.text("main h3")
+    assert "What else it might say before any round" in visit.text("main h3")
     worth = visit.page.locator(".tree tbody tr").nth(1).inner_text().split("\t")[-3:-1]
     assert worth == ["−1.5", "–"]  # the reward, and no Q
     visit.page.fill("#state-round", "2")

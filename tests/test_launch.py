@@ -247,3 +247,24 @@ def test_a_signal_that_an_environment_sends_itself_ends_none_of_several_processe
     with start(launched(ALARM, QUICK)) as process:
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "done\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "10000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, None),
+    ],
+)
+def test_threads_of_torch_sleep_soon_unless_somebody_says_how_they_wait(monkeypatch, given, found):
+    """Set before torch is there, which reads it once."""
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    source = launched(
+        "print(os.environ.get('GOMP_SPINCOUNT'), before)", "before = 'torch' in sys.modules"
+    )
+    with start(source) as process:
+        assert process.communicate(timeout=60)[0].split() == [str(found), "False"]

@@ -55,6 +55,9 @@ from lactchain.runs.signals import AT_ONCE, STOPPING
 # How long one of several processes may take to notice a signal.
 GRACE_SECONDS = 10.0
 LOST_SECONDS = 5.0
+SPINS = "10000"
+"""How often a thread of torch looks for work before it sleeps: half a millisecond. OpenMP's own
+300,000 cost 15 ms, so that two threads on cores that others use too spend their time in waiting."""
 TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 
 QUESTIONS = """--dry_run makes nothing: it prints the memory that this takes, beside what the device
@@ -84,6 +87,8 @@ def launch(main: Callable[[Config], Any], config_class: type[Config], usage: str
     """
     global _options
     os.environ.update(TELEMETRY_OFF)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is loaded
     # Rollouts make many small objects and no cycles: looking for some costs a quarter of the time.
     gc.set_threshold(100_000, 20, 100)
     guard_streams()

@@ -119,7 +119,8 @@ def chain_length(world: WorldFacts) -> tuple[int, str]:
     """Actions of a chain at most."""
     if world.has_chance:
         return 1, "one action, whose result has chance in it: to look after each"
-    why = "as long as the longest of all shortest ways, so that one chain can reach the goal"
+    ways = "of all shortest ways" if world.source == BY_MODEL else "solution of random play"
+    why = f"as long as the longest {ways}, so that one chain can reach the goal"
     return _within(world.longest_path, 1, LONGEST_CHAIN, why)
 
 
@@ -128,7 +129,7 @@ def num_chains(world: WorldFacts, config: Any) -> tuple[int, str]:
     needed = 4 * math.ceil(world.longest_path / config.environment.max_chain_length)
     if needed > world.max_chains:
         return needed, "four times what the longest solution takes"
-    return world.max_chains, "the world's own number"
+    return world.max_chains, "the number of the world's view"
 
 
 def penalty(world: WorldFacts) -> tuple[float, str]:

@@ -49,10 +49,11 @@ class WorldFacts:
 
     def __str__(self) -> str:
         dice = ", with chance" if self.has_chance else ""
+        what = "states" if self.source == BY_MODEL else "texts"
         return (
-            f"{self.num_states} states, {self.num_actions} actions{dice}; an episode is solved in"
-            f" {self.path_length:.3g} actions ({self.longest_path} at most), for about"
-            f" {self.reward_scale:.3g} (by {self.source})"
+            f"{self.num_states} {what}, {self.num_actions} actions{dice}; an episode is solved in"
+            f" {self.path_length:.3g} actions ({self.longest_path} at most), for a return of"
+            f" about {self.reward_scale:.3g} (by {self.source})"
         )
 
 

@@ -218,6 +218,10 @@ class ReadingCheck(TrainerCallback):
         self._observations = rollouts.observe(states)
         self._last: tuple[int, dict[str, float]] = -1, {}
 
+    def on_train_begin(self, args, state, control, **kwargs) -> None:
+        """The cloning may be over before all is learnt."""
+        self._trainer.step.most = True
+
     def on_step_end(self, args, state, control, **kwargs) -> None:
         """Looks when it is time to."""
         due = state.global_step % max(1, state.max_steps // NUM_LOOKS) == 0
@@ -228,7 +232,8 @@ class ReadingCheck(TrainerCallback):
             **{f"reading/{name}": torch.tensor(value) for name, value in figures.items()}
         )
         skill, target = figures.get("retrieval_skill", 0.0), self._target_skill
-        log.info("after %d updates: retrieval skill %.2f of %g", state.global_step, skill, target)
+        line = "after %d updates: retrieval skill %.2f, %g ends the cloning"
+        log.info(line, state.global_step, skill, target)
         if reads(figures, target):
             log.info("the actor reads: the cloning ends")
             state.max_steps = state.global_step  # so that a resumed run knows it is finished

@@ -128,7 +128,7 @@ def render(
     facts += [f"{name} is not what the run was given" for name in _changed_settings(view)]
     unknown = [name for name in view.environment.get("imports") or [] if name not in sys.modules]
     facts += [f"drawn by lactchain report --import {','.join(unknown)}"] if unknown else []
-    sides = (("before training", summary.before), ("after", summary.after))
+    sides = (("before any round", summary.before), ("after", summary.after))
     embedded = _embedded(view, beside, held, screen)
     text = environment.get_template("page.html").render(
         view=view,

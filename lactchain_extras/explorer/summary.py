@@ -105,7 +105,7 @@ def chosen_round(view: RunView) -> int | None:
 
 def round_name(number: int | None) -> str:
     """What an evaluation is called."""
-    return {None: "evaluation", 0: "before training"}.get(number, f"round {number}")
+    return {None: "evaluation", 0: "before any round"}.get(number, f"round {number}")
 
 
 def _rounds(view: RunView) -> Iterator[RoundFacts]:
@@ -126,7 +126,7 @@ def _learnt(view: RunView, rounds: Sequence[RoundFacts]) -> str:
     if not rounds:
         return _learnt_otherwise(view)
     now = next(facts for facts in rounds if facts.name == round_name(chosen_round(view)))
-    before = "" if now is rounds[0] else f"; before training it was in {rounds[0].solved}"
+    before = "" if now is rounds[0] else f"; before any round it was in {rounds[0].solved}"
     reached = f"The goal is reached in {now.solved.among(' episodes')}{before}."
     return f"{reached} Within two completions it is in {now.within_2}."
 

@@ -43,12 +43,12 @@ def main(config: CompareConfig) -> None:
             console.print(plain(line), soft_wrap=True)
     if differing := comparing.settings(runs):
         table("Settings that differ", differing)
-    counted = f"From {len(compared[0].starts)} start states in common, less the first"
+    counted = f"From {len(compared[0].starts)} start states in common, beside the first run"
     meant = "95 % interval; the fewer completions the better"
     table(f"{counted} ({meant})", [pair.row() for pair in compared])
     for pair in compared:
         if changes := pair.changes(config.show):
-            table(f"{pair.other.directory}: lost, then gained", changes)
+            table(f"{pair.other.directory}: start states lost, and gained", changes)
         else:
             same = f"{pair.other.directory}: no start state is gained or lost"
             console.print(plain(same), soft_wrap=True)

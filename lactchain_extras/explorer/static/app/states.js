@@ -35,7 +35,7 @@ function allSolved(rounds) {
   const first = rounds.find((round) => rowsWith("answers", "round", round).every((row) => wentFrom(row).rate === 1));
   if (first == null) return "";
   const count = rowsWith("answers", "round", first).length;
-  return `${count === 1 ? "It was" : `All ${number(count)} were`} solved in ${first === 0 ? "the evaluation before training" : roundName(first)}.`;
+  return `${count === 1 ? "It was" : `All ${number(count)} were`} solved in ${first === 0 ? "the evaluation before any round" : roundName(first)}.`;
 }
 
 /** The critic's error: against the value of the policy that it judges, else the best one's. */
@@ -260,7 +260,7 @@ function Candidates({ state, round }) {
   const covered = sampled.reduce((sum, c) => sum + (c.probability ?? 0), 0);
   const scores = candidates.map((c) => c.q).filter((q) => q != null), [low, high] = range(scores, 0), share = ({ q }) => (q - low) / (high - low) || 0;
   const valued = scores.length ? `Q is ${Q}` : "there was no critic yet, so that there is no Q";
-  return html`<h3>What else it might say ${round === 0 ? "before training" : `in ${roundName(round)}`} <span class="muted">${number(sampled.length)} different completion${sampled.length === 1 ? "" : "s"} of probability ${number(covered, 3)} together; ${valued}</span></h3>
+  return html`<h3>What else it might say ${round === 0 ? "before any round" : `in ${roundName(round)}`} <span class="muted">${number(sampled.length)} different completion${sampled.length === 1 ? "" : "s"} of probability ${number(covered, 3)} together; ${valued}</span></h3>
     <div class="scroll"><table class="tree"><thead><tr><th>candidate</th><th class="number">probability</th><th class="number">times</th><th class="number" title="of its actions, less the cost of a completion; not discounted">reward</th><th class="number">Q</th><th></th></tr></thead>
     <tbody>${[...treeRows(sampled), ...(others.length ? [{ title: "Drawn for this round’s pairs, by the actor before it learnt from them" }] : []), ...treeRows(others)].map(({ title, depth, tokens, shared, leaf }) => title ? html`<tr class="apart"><th colspan="6">${title}</th></tr>` : html`<tr class=${leaf ? "" : "branch"}>
       <td style=${{ paddingLeft: `${8 + 14 * depth}px` }}>${leaf ? html`${depth > 0 && "└ "}<${Tokens} text=${tokens.join("")} tokens=${tokens} probabilities=${shared} invalid=${leaf.invalid} />` : html`<code class="completion"><bdi>${visible(tokens.join(""))}</bdi></code>`}</td>
