@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import Mock
 
+import other_worlds  # noqa: F401  - registers them
 import pytest
 from run_setups import start
 from script_setups import GRID, config_of, run_here
@@ -164,6 +165,9 @@ def test_an_actor_that_is_asked_in_other_words_than_it_was_trained_with_is_told(
     look_up(EvaluateConfig(environment=replace(GRID, template=None), actor=actor))
     (line,) = caplog.messages
     assert 'trained with environment.template "brief", and is asked with null' in line
+    cards = EnvironmentConfig("others/Blackjack-v0", template=None)  # whose view has one alone
+    look_up(EvaluateConfig(environment=cards, actor=actor))
+    assert len(caplog.messages) == 1
 
 
 def test_a_pipeline_stands_for_its_results_also_as_a_copy(weights, finished, tmp_path):

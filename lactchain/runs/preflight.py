@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lactchain.config.settings import CriticConfig, EnvironmentConfig, PlayerConfig
+from lactchain.environments.language import make_language_env
 from lactchain.environments.registry import find_env
-from lactchain.errors import DataError
+from lactchain.errors import DataError, LactChainError
 from lactchain.models.weights import resolve_weights, weights_in
 from lactchain.storage.files import to_json
 from lactchain.storage.manifests import is_run, read_run_file, result_of, run_around
@@ -100,12 +101,23 @@ def _warn_of_other_words(config: Any) -> None:
         trained = read_run_file(run).get("config", {}).get("environment") or {} if run else {}
     for name in WORDING:
         before, now = to_json(trained.get(name)), to_json(getattr(environment, name))
-        if name in trained and before != now:
+        if name in trained and before != now and not _reads_alike(environment, trained, name):
             log.warning(
                 "actor.model: %s was trained with environment.%s %s, and is asked with %s; "
                 "its answers may be no chains",
                 *(actor.adapter or actor.model, name, before, now),
             )
+
+
+def _reads_alike(environment: EnvironmentConfig, trained: Mapping[str, Any], name: str) -> bool:
+    """Whether two names of a template stand for one: a view may have no brief one."""
+    if name != "template":
+        return False
+    with suppress(LactChainError, TypeError):
+        names = trained["template"], environment.template
+        envs = (make_language_env(replace(environment, template=given)) for given in names)
+        return len({env.view.template for env in envs}) == 1
+    return False
 
 
 def unread_models(values: Mapping[str, Any]) -> Iterator[str]:

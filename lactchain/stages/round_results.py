@@ -223,6 +223,7 @@ class RoundResults:
         shown = {title: practised(figures, name) for title, name in SHOWN.items()}
         if self.config.environment.held_back is not None:
             shown["held back"] = figures.get("held_back/success_rate")
+            shown["and in two"] = figures.get("held_back/success_within_2_chains")
         if "of_optimum" in figures:
             shown["of optimum"] = figures["of_optimum"]
         unmet = [TITLES.get(name, name) for name in self._unmet(figures)]
