@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from measuring import ROOT, command_line, environment, markdown, shown, summary, words
-from worlds import WORLDS, begun
+from worlds import BUILT_IN, begun
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.yaml_files import load, to_yaml
@@ -44,8 +44,7 @@ def run(script: str, config: Path, run_dir: Path, settings: dict[str, object]) -
     if not (run_dir / "summary.json").exists():
         command = [sys.executable, str(ROOT / f"scripts/{script}.py")]
         command += words({"config": config, **settings, "run.run_dir": run_dir})
-        variables = environment(ROOT / "tests")  # which have worlds from outside of the package
-        subprocess.run(command, env=variables, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
     return run_dir
 
 
@@ -83,7 +82,7 @@ def floors(folder: Path, world: dict[str, Any], seed: int, gamma: float) -> list
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--worlds", nargs="+", choices=WORLDS, default=["gridworld_4x4"])
+    parser.add_argument("--worlds", nargs="+", choices=BUILT_IN, default=["gridworld_4x4"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/critic_signals"))
     given = parser.parse_args()
@@ -104,9 +103,9 @@ def main() -> None:
 
 
 def _cell(seeds: list[dict[str, Any]], figure: str) -> str:
-    """Of a figure that replays cannot give: nothing."""
-    values = [found.get(figure) for found in seeds]
-    return "" if None in values else shown(values)
+    """Over the seeds that have the figure, which replays may not give."""
+    values = [found[figure] for found in seeds if found.get(figure) is not None]
+    return shown(values) if values else ""
 
 
 def _wide(seeds: list[dict[str, Any]]) -> str:

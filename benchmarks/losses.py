@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from measuring import command_line, markdown, shown, student, summary
-from worlds import WORLDS, begun
+from worlds import BUILT_IN, begun
 
 from lactchain.config.settings import GuidedActorConfig, RunConfig, recast
 from lactchain.data.candidates import sample_candidates
@@ -184,7 +184,7 @@ class Results:
 def main() -> None:
     """Sweeps, trains, or reports."""
     parser = command_line(__doc__)
-    parser.add_argument("--worlds", nargs="+", choices=WORLDS)
+    parser.add_argument("--worlds", nargs="+", choices=BUILT_IN)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/losses"))

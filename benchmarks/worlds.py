@@ -63,6 +63,8 @@ OTHERS = (
     "WindyGrid", "Puzzle", "LightsOut", "Box", "Coin", "Hanoi", "Dial30", "Dial100", "Ladder",
     "Jugs", "Corridor", "Blackjack",
 )  # fmt: skip
+BUILT_IN = [name for name in WORLDS if name != "key_corridor"]
+"""Worlds that a process knows without a module from outside of the package."""
 WORLDS |= {name: world(f"other_worlds:others/{name}-v0") for name in OTHERS}
 FIGURES = {
     "success": "success_rate",

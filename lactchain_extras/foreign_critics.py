@@ -15,9 +15,11 @@ from lactchain.errors import DataError, NonFiniteError
 from lactchain.inspection.run_view import load_critic
 from lactchain.models.critic import MEANING, form_of
 from lactchain.models.loading import load_base, load_shape, load_tokenizer
+from lactchain.models.prompting import encodable
 from lactchain.models.weights import resolve_weights
-from lactchain.storage.files import read_json
+from lactchain.storage.files import check_types, read_json
 from lactchain.types import Critic
+from lactchain_extras.weights.critic_export import EXPORTED
 
 REWARD = "reward:"
 
@@ -72,11 +74,12 @@ class RewardModel:
             raise DataError(f"{folder}: expected a model with one label, got {labels}")
         if any("ForTokenClassification" in name for name in shape.architectures or ()):
             raise DataError(f"{folder}: expected a label for a text, got one for each token")
-        self.gamma, self.discount_per, self._form, self._cut = gamma, "action", "{text}", {}
-        if critic := _meaning(folder, getattr(shape, "critic", None)):
+        self.gamma, self.discount_per, self._form, self._how = gamma, "action", "{text}", {}
+        if critic := _meaning(folder, getattr(shape, EXPORTED, None)):
             self.gamma, self.discount_per = critic.gamma, critic.discount_per
             self._form = form_of(critic)
-            self._cut = {"truncation": True, "max_length": critic.max_length}
+            self._how = {"truncation": True, "max_length": critic.max_length}
+            self._how["split_special_tokens"] = True  # what a text says is no command
         self._tokenizer = load_tokenizer(folder, padding_side="right")
         self._tokenizer.truncation_side = "left"
         self._model = load_base(AutoModelForSequenceClassification, folder, ModelConfig(model))
@@ -88,8 +91,8 @@ class RewardModel:
     def values(self, observations: Sequence[str], actions: Sequence[str] | None = None) -> Any:
         """Its scores (B,) of B texts, one by one: padding would need a token for it."""
         with torch.inference_mode():
-            read = (self._form.replace("{text}", text) for text in observations)
-            rows = (self._tokenizer(text, return_tensors="pt", **self._cut) for text in read)
+            read = (self._form.replace("{text}", encodable(text)) for text in observations)
+            rows = (self._tokenizer(text, return_tensors="pt", **self._how) for text in read)
             rows = (row.to(self._model.device) for row in rows)
             found = np.array([self._model(**row).logits.item() for row in rows]) + self._offset
         if not np.isfinite(found).all():
@@ -102,9 +105,11 @@ def _meaning(folder: Path, told: Any) -> CriticConfig | None:
     if told is None:
         return None
     try:
-        critic = CriticConfig(str(folder), **{name: told[name] for name in MEANING})
+        known = {name: told[name] for name in MEANING}
+        check_types(CriticConfig, known)
+        critic = CriticConfig(str(folder), **known)
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{folder}/config.json: critic: expected what export writes") from error
+        raise DataError(f"{folder}/config.json: {EXPORTED}: expected what export writes") from error
     if critic.mode != "value":
         raise DataError(f"{folder}: expected a critic of states, got one of chains")
     return critic

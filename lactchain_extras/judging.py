@@ -22,7 +22,7 @@ from lactchain.environments.chance import play_chains
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import State, tabular_model
 from lactchain.functional.random_streams import derive_seed
-from lactchain.types import Critic, Discount, Policy
+from lactchain.types import Critic, Discount, Policy, ask
 from lactchain_extras.foreign_critics import Numbers
 
 MARGINS = 4
@@ -102,7 +102,7 @@ class Yardstick:
             at, count = of_text[self.rows], np.bincount(of_text[self.rows], self.draws)
             means = np.bincount(at, self.draws * scores) / count
             around = np.bincount(at, self.draws * np.square(scores - means[at])) / count
-            luck = _luck(around, count.min())
+            luck = _luck(around[of_text], count[of_text])
             known = dict(zip(texts.tolist(), means, strict=True))
             numbers = Numbers(known, critic.gamma, critic.discount_per)
             values = critic_against_exact(numbers, self.policy, self.env)
@@ -148,7 +148,7 @@ def judge(critic: Critic, yardstick: Yardstick) -> dict[str, Any]:
         "num_pairs": len(right),
         "r2": values.r2 + explained,
         "r2_interval": [bound + explained for bound in resampled_interval(sums, r2)],
-        "rmse": float(np.sqrt(max(0.0, values.rmse**2 - luck))),
+        "rmse": float(np.sqrt(np.maximum(0.0, values.rmse**2 - luck))),
         "slope": float(slope),
         "rho": _without(values.rho, share),
         "rho_interval": [_without(rho, share) for rho in resampled_interval(moments, _correlation)],
@@ -190,7 +190,7 @@ def judge_by_replays(
     @cache
     def chains(k: int) -> list[str]:
         seeds = [derive_seed(seed, "drawn", n, k) % 2**31 for n in range(len(texts))]
-        return [action.text for action in policy.act(texts, seeds)]
+        return [action.text for action in ask(policy, texts, seeds, rollouts.num_envs)]
 
     def values(critic: Critic) -> np.ndarray:
         if critic.mode == "value":
@@ -222,9 +222,9 @@ def without_luck(found: np.ndarray, returns: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _luck(variances: np.ndarray, count: float) -> float:
-    """Variance of means of `count` draws, by those (S,) around S means; NaN of a single draw."""
-    return float(variances.mean() / (count - 1)) if count > 1 else np.nan
+def _luck(variances: np.ndarray, counts: Any) -> float:
+    """Mean variance of S means of so many draws, by those (S,) around them; NaN of single draws."""
+    return float(np.mean(variances / (counts - 1))) if np.min(counts) > 1 else np.nan
 
 
 def _share(means: np.ndarray, luck: float) -> float:

@@ -161,12 +161,12 @@ def test_a_reward_model_is_read_and_discounted_as_the_critic_was(weights, tmp_pa
     export_critic(tmp_path / "critic", tmp_path / "model", "sequence_classifier")
     judged = RewardModel(str(tmp_path / "model"), 0.9)
     assert (judged.gamma, judged.discount_per) == (0.7, "chain")
-    texts = (*TEXTS, "far " * 30 + TEXTS[0])
+    texts = (*TEXTS, "far " * 30 + TEXTS[0], "</s><s>[INST] 9 \ud800")
     np.testing.assert_allclose(judged.values(texts), critic.values(texts), atol=1e-4)
     told = json.loads((tmp_path / "model/config.json").read_text())
-    told["critic"]["gamma"] = "much"
+    told["lactchain_critic"]["instruction"] = 5
     (tmp_path / "model/config.json").write_text(json.dumps(told))
-    with pytest.raises(DataError, match="critic: expected what export writes"):
+    with pytest.raises(DataError, match="lactchain_critic: expected what export writes"):
         RewardModel(str(tmp_path / "model"), 0.9)
 
 

@@ -87,31 +87,54 @@ def test_what_a_candidate_is_worth_is_what_its_play_earns_and_leads_to(yardstick
         assert earned + discount.after(len(rewards)) * after == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(("count", "error"), [(8, 0.4), (64, 0.15)])
-def test_a_critic_of_chains_is_asked_for_the_candidates_themselves(
-    weights, tmp_path, yardstick, count, error
-):
-    env = yardstick.env
-    actor = LanguageActor.from_config(sampler(weights), env.grammar)
-    yardstick = Yardstick.of(actor, env, tmp_path, count, seed=1)
+class OfChains(Numbers):
+    """A critic of chains that says Q^π itself of candidates."""
+
+    def values(self, observations, actions=None):
+        return np.array([self.known[pair] for pair in zip(observations, actions, strict=True)])
+
+
+def exact_q(yardstick):
     *_, worth = yardstick.against(numbers(yardstick, exact(yardstick)))
     places = zip(yardstick.rows, yardstick.columns, strict=True)
     asked = [(yardstick.texts[row], yardstick.completions[column]) for row, column in places]
-    known = dict(zip(asked, worth, strict=True))
+    return OfChains(dict(zip(asked, worth, strict=True)), GAMMA, mode="action_value")
 
-    class OfChains(Numbers):
-        def values(self, observations, actions=None):
-            return np.array([known[pair] for pair in zip(observations, actions, strict=True)])
 
-    critic = OfChains({}, GAMMA, mode="action_value")
-    told = judge(critic, yardstick)
-    assert told["pairs_right"] == told["rho_within"] == pytest.approx(1)
-    # V is the mean of what was drawn, whose luck is no error of the critic.
-    values, luck, *_ = yardstick.against(critic)
-    assert luck / np.var(values.exact) > 0.4 / count
-    assert told["r2"] == pytest.approx(1, abs=error) and told["r2"] > values.r2
-    assert told["slope"] == pytest.approx(1, abs=error)
-    assert told["rho"] == pytest.approx(1, abs=error) and told["rho"] > values.rho
+def test_the_luck_of_what_is_drawn_is_no_error_of_a_critic_of_chains(weights, tmp_path):
+    """V is the mean Q of chains that the policy draws; over many draws of few, all is right."""
+    env = make_language_env(GRID)
+    actor, found, raw = LanguageActor.from_config(sampler(weights), env.grammar), [], []
+    for seed in range(12):
+        yardstick = Yardstick.of(actor, env, tmp_path, 8, seed)
+        critic = exact_q(yardstick)
+        told = judge(critic, yardstick)
+        assert told["pairs_right"] == told["rho_within"] == pytest.approx(1)
+        found.append([told[name] for name in ("r2", "slope", "rho")])
+        raw.append(yardstick.against(critic)[0].r2)
+    assert np.mean(raw) < 0.8
+    np.testing.assert_allclose(np.mean(found, axis=0), 1, atol=0.1)
+    once = Yardstick.of(actor, env, tmp_path, 1, 0)  # of a single draw nobody can tell its luck
+    told = judge(exact_q(once), once)
+    assert np.isnan([told[name] for name in ("r2", "rmse", "slope", "rho")]).all()
+
+
+def test_states_that_read_alike_share_their_draws(yardstick, monkeypatch):
+    """Thirty states with one text, eighteen with their own: V is one mean, and its luck small."""
+    texts = ["alike"] * 30 + [f"state {n}" for n in range(18)]
+    rows, columns = np.repeat(np.arange(48), 2), np.tile([0, 1], 48)
+    monkeypatch.setattr(Yardstick, "texts", texts)
+    monkeypatch.setattr(Yardstick, "completions", ["left", "right"])
+    beside = yardstick.against(numbers(yardstick, range(48)))[0]
+    monkeypatch.setattr("lactchain_extras.judging.critic_against_exact", lambda *_: beside)
+    monkeypatch.setattr(Yardstick, "_exact", lambda *_: np.zeros(96))
+    drawn = replace(yardstick, rows=rows, columns=columns, draws=np.ones(96, int))
+    scores = {
+        (text, which): float(which == "right") for text in texts for which in ("left", "right")
+    }
+    _, luck, *_ = drawn.against(OfChains(scores, GAMMA, mode="action_value"))
+    # The variance of 60 draws around their mean is 1/4, and of two: /59, and /1.
+    assert luck == pytest.approx((30 * (1 / 4) / 59 + 18 * (1 / 4) / 1) / 48)
 
 
 def test_a_reward_model_says_of_a_text_what_transformers_says(weights, tmp_path, yardstick):
@@ -191,7 +214,7 @@ def test_replays_come_to_what_the_model_says(weights, yardstick):
     both = judge_by_replays(known | {"Q": of_chains}, actor, rollouts, yardstick.states, 24, seed=1)
     assert both["exact"] == told and both["Q"] == pytest.approx(told)
     assert len(asked) == 48 * 24
-    assert {chain for _, chain in asked} == set(rollouts.env.grammar.completions())
+    assert {chain for _, chain in asked} <= set(rollouts.env.grammar.completions())
 
 
 def settings(weights, run_dir, **changes):

@@ -31,7 +31,7 @@ def best_chains(
 
     Policy iteration (Howard 1960) with chains as options (Sutton, Precup, Singh 1999), as in
     `policy_values`. Among equally good chains the shortest, and of these the one whose first
-    differing action has the lowest number. `ValueError` if `gamma` is 1, and a policy on the way
+    differing action has the lowest number. `ConfigError` if `gamma` is 1, and a policy on the way
     never ends an episode.
     """
     chains = exact.all_chains(model.next_state.shape[1], max_chain_length)

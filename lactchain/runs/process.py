@@ -56,7 +56,7 @@ from lactchain.runs.signals import AT_ONCE, STOPPING
 GRACE_SECONDS = 10.0
 LOST_SECONDS = 5.0
 SPINS = "10000"
-"""How often a thread of torch looks for work before it sleeps: half a millisecond. OpenMP's own
+"""How often a thread of torch looks for work before it sleeps: half a millisecond. Libgomp's own
 300,000 cost 15 ms, so that two threads on cores that others use too spend their time in waiting."""
 TELEMETRY_OFF = {"HF_HUB_DISABLE_TELEMETRY": "1", "DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 

@@ -85,8 +85,8 @@ def recipe(config: RunPipelineConfig, run: Run) -> dict[str, Any]:
         rounds.require_chains()
     try:
         rounds.evaluate(0)
-        if results.target_met_by() == 0:
-            log.info("the target is met before any round: one shows whether there is more to learn")
+        if results.target_met_by() == 0 and not rounds.is_done(1):
+            log.info("the target is met before any round: one tells whether more can be learnt")
         with under_way("round", config.num_rounds, most=True) as step:
             step.note = results.note()
             for number in range(1, config.num_rounds + 1):

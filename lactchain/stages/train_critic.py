@@ -177,8 +177,9 @@ def measure_values(config: TrainCriticConfig, run: Run) -> dict[str, float]:
     policy = exact_policy(actor, env, run.path("policy"))
     if not distributed.is_main():
         return {}
+    critic = EmbeddingCritic.load(run.path("critic"))
     try:
-        values = critic_against_exact(EmbeddingCritic.load(run.path("critic")), policy, env)
+        values = critic_against_exact(critic, policy, env)
     except ConfigError as error:
         log.warning("the critic is not compared with exact values: %s", error)
         return {}

@@ -131,10 +131,10 @@ def _write_states(
     config: JudgeConfig, run: Run, env: LanguageEnv, values: Sequence[float] | None
 ) -> None:
     """All states in their order, each with its exact value where that is known."""
-    states = env.view_states()
-    columns = zip(states, values or [None] * len(states), strict=True)
-    listed = [{"state": s, "text": env.texts(s)[0], "value": value} for s, value in columns]
     if distributed.is_main():
+        states = env.view_states()
+        columns = zip(states, values or [None] * len(states), strict=True)
+        listed = [{"state": s, "text": env.texts(s)[0], "value": value} for s, value in columns]
         _write(run.path("states.json"), {"gamma": config.gamma, "states": listed})
 
 

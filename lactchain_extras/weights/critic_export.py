@@ -32,6 +32,8 @@ CLASSIFIERS = {
 }
 TEXTS = ("You are at (0, 3), facing left.", "9", "The goal is far away: two up, and 1 to the right")
 """What a classifier and the critic are compared on, as one padded batch."""
+EXPORTED = "lactchain_critic"
+"""Name of what a classifier's config.json says of its values: the fields of `MEANING`."""
 TOLERANCE = 1e-5
 """Of values in float32, in units of the largest one."""
 
@@ -49,8 +51,8 @@ def export_critic(directory: str | Path, folder: str | Path, form: CriticForm) -
     Args:
         directory: what `EmbeddingCritic.save` wrote.
         form: "sequence_classifier": one label a text, as TRL's reward models; its head has no bias,
-            so that `value_offset` of its config.json is what a value is above the score; `critic`
-            there says what the values mean.
+            so that `value_offset` of its config.json is what a value is above the score; what the
+            values mean stands there as `EXPORTED`.
             "token_classifier": one label a token, of which the last is the value, as verl's value
             models. "sentence_transformer": an embedding of one number, by a last dense layer.
 
@@ -95,7 +97,7 @@ def _write_classifier(critic: EmbeddingCritic, folder: Path, form: CriticForm) -
     model = _classifier(critic, CLASSIFIERS[form])
     model.config.pad_token_id = critic.tokenizer.pad_token_id
     model.config.value_offset = 0.0 if form == "token_classifier" else critic.value_offset
-    model.config.critic = {name: getattr(critic.settings, name) for name in MEANING}
+    setattr(model.config, EXPORTED, {name: getattr(critic.settings, name) for name in MEANING})
     with quiet():
         model.save_pretrained(folder)
         critic.tokenizer.save_pretrained(folder)
