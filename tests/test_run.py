@@ -18,6 +18,7 @@ from lactchain.config.parsing import load, parse
 from lactchain.errors import ConfigError, DataError, DiskError
 from lactchain.runs import process
 from lactchain.runs.run import Run
+from lactchain.stages.stage_run import stage
 from lactchain.storage.manifests import verify_manifest, write_manifest
 
 CONFIG = Config()
@@ -44,6 +45,16 @@ def test_a_folder_holds_a_configuration_that_makes_the_same_run(run_dir):
     assert again == config
     with Run.open(run_dir, again) as continued:
         assert continued.id == run.id
+
+
+def test_the_record_of_a_stage_has_the_threads_that_it_works_with(run_dir):
+    run = settings.RunConfig(run_dir=str(run_dir), threads=2)
+    try:
+        with stage("Stage", replace(CONFIG, run=run)) as opened:
+            assert opened.environment["threads"] == 2
+            opened.finish({})
+    finally:
+        process.seed_everything(0, threads=1)
 
 
 def test_a_run_that_goes_on_or_is_finished_says_so(run_dir, caplog):
@@ -179,6 +190,7 @@ OPENS = """
 import os, sys, time
 from run_setups import Config
 from lactchain.runs.run import Run
+from lactchain.stages.stage_run import stage
 run = Run.open(sys.argv[1], Config())
 is_child = {} and os.fork() == 0
 time.sleep(60 * is_child)

@@ -97,11 +97,11 @@ def stage(
         run.outcome = dry_run(config, batches)
         yield run
         return
+    seed_everything(config.run.seed, config.run.threads)  # before the folder says how many threads
     with Run.of(config) as run, under_way(title):
         if run.finished:
             run.outcome = run.summary
         else:
-            seed_everything(config.run.seed, config.run.threads)
             note_servers(config, run)
         with enough_memory(title, batches):
             yield run
