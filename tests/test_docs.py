@@ -134,7 +134,7 @@ def test_other_commands_are_known_ones(monkeypatch):
             assert arguments[1] == "pytest"
             assert all((ROOT / word).exists() for word in arguments[2:] if "/" in word)
         elif program == "lactchain" and arguments[:1] == ["quickstart"]:
-            parse(config_class("run_pipeline"), arguments[1:])
+            parse(config_class("run_pipeline"), arguments_of("run_pipeline", arguments[1:]))
         elif program == "lactchain":
             assert arguments in ([], ["configs"])
         elif program in ("bash", "sbatch"):
