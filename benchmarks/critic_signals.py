@@ -2,9 +2,11 @@
 
 In each world, for each seed, a tiny actor is cloned and a critic trained on its episodes by the
 preset `tiny`. Each kind of critic then learns those same episodes, and `judge` compares all with
-exact V^π and Q^π, each under its own discount. Beside them stand V* of the world, which knows
-nothing of the policy, and numbers that were drawn. Prints means over seeds with 95 % intervals;
-where there are too many chains for exact values, those of states alone, by replays.
+exact V^π and Q^π, each under its own discount. Beside them stand V of MC and ILQL on the same
+episodes, numbers for which nothing is trained (`other_signals.py`; after `lactchain prepare_weights
+--config smollm2`), V* of the world, which knows nothing of the policy, and numbers that were drawn.
+Prints means over seeds with 95 % intervals; where there are too many chains for exact values, those
+of states alone, by replays.
 
     python benchmarks/critic_signals.py                     # some four CPU minutes a seed
     python benchmarks/critic_signals.py --worlds slippery_lake taxi words --seeds 0 1 2
@@ -15,25 +17,33 @@ Each step is a run in the folder: the same command goes on where it was.
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import other_signals
 from measuring import ROOT, command_line, environment, markdown, shown, summary, words
 from worlds import BUILT_IN, begun
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.yaml_files import load, to_yaml
+from lactchain.data.sources import open_trajectories
 from lactchain.environments.exact import optimal_values
 from lactchain.environments.language import make_language_env
 from lactchain.environments.views import tabular_model
+from lactchain.models.critic import EmbeddingCritic
+from lactchain_extras.token_values.guidance import MAX_COMPLETIONS
 
+SMOLLM2, MINILM = (str(ROOT / "weights" / name) for name in ("smollm2", "minilm"))
 KINDS: dict[str, dict[str, object]] = {
     "V: gradient steps, head solved": {},
     "V: head solved on the encoder as it was": {"critic.frozen": True},
     "V: λ .5": {"critic.trace": 0.5},
     "V: λ 0": {"critic.trace": 0.0},
     "V: γ .95": {"critic.gamma": 0.95},
+    "V: head solved on MiniLM": {"critic.model": MINILM, "critic.frozen": True},
+    "the same, λ .5": {"critic.model": MINILM, "critic.frozen": True, "critic.trace": 0.5},
     "Q of chains": {"critic.mode": "action_value"},
 }
 FIGURES = ("r2", "rho", "rho_within", "pairs_right", "slope")
@@ -61,7 +71,9 @@ def judged(world: str, folder: Path, seed: int) -> dict[str, dict[str, float]]:
     names = {str(path / "critic"): name for name, path in critics.items()}
     asked = load(preset / "config.yaml")
     gamma = asked["critic"]["gamma"]
-    names |= {str(path): path.stem for path in floors(folder, asked["environment"], seed, gamma)}
+    critic = EmbeddingCritic.load(critics[next(iter(KINDS))] / "critic")
+    files = floors(folder, asked["environment"], seed, gamma) + others(folder, asked, critic)
+    names |= {str(path): path.stem for path in files}
     judgement = {key: asked[key] for key in ("environment", "actor")}
     (folder / "judge.yaml").write_text(to_yaml(judgement | {"gamma": gamma}))
     run("judge", folder / "judge.yaml", folder / "judge", {"critics": [*names]})
@@ -78,6 +90,37 @@ def floors(folder: Path, world: dict[str, Any], seed: int, gamma: float) -> list
     for file, values in zip(files, (best, drawn), strict=True):
         file.write_text(json.dumps({"values": values.tolist()}))
     return files
+
+
+def others(folder: Path, asked: dict[str, Any], critic: EmbeddingCritic) -> list[Path]:
+    """Files of numbers by other means, by the name of their row."""
+    env = make_language_env(EnvironmentConfig(**(asked["environment"] | {"held_back": None})))
+    path = folder / "pipeline/round_1/critic/trajectories"
+    episodes, texts = open_trajectories(path), other_signals.plain(env)
+    known = {
+        f"HL-Gauss of {bins} bins on its features": partial(
+            other_signals.hl_gauss, critic, episodes, texts, bins
+        )
+        for bins in (51, 101)
+    }
+    known["likeness of MiniLM to how successes end"] = partial(
+        other_signals.likeness, MINILM, episodes, texts
+    )
+    known["SmolLM2, asked"] = partial(other_signals.prompted, SMOLLM2, texts)
+    if env.grammar.num_completions <= MAX_COMPLETIONS:
+        for method in ("mc", "ilql"):
+            preset = load(ROOT / f"configs/train_{method}/gridworld_tiny.yaml")
+            given = {key: asked[key] for key in ("environment", "actor")}
+            (file := folder / f"{method}.yaml").write_text(to_yaml(preset | given))
+            values = run(f"train_{method}", file, folder / method, {"trajectories": path})
+            known[f"V of {method.upper()}"] = partial(
+                other_signals.of_tokens, values / "values", asked["actor"], env
+            )
+    files = {folder / f"{name}.json": numbers for name, numbers in known.items()}
+    for file, numbers in files.items():
+        if not file.exists():
+            file.write_text(json.dumps({"values": numbers()}))
+    return [*files]
 
 
 def main() -> None:
