@@ -26,10 +26,17 @@ FIGURES = {
     "CPU s": ("time/cpu_seconds",),
 }
 """Columns of runs, by their names in summaries of pipelines, classic agents and evaluations."""
+SETTING = "setting"
+"""The first column of the settings that differ."""
 NO_CHANGE = ("run.run_dir", "run.report_to")
 """Settings that are of no interest where runs differ."""
 T_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's quantiles for 1 to 9 degrees of freedom; the last one serves for more."""
+FEWEST = 6
+"""Start states that have to differ before a difference is none of luck: by a sign test (Dixon and
+Mood 1946) five that all differ in one direction are still that, with 6 %."""
+LONGEST = 40
+"""Letters of a setting that a table shows."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,7 @@ class Compared:
         """
         return {
             "beside the first": self.name,
+            "states": len(self.starts),
             "success": _difference(*self.success),
             "gained": len(self.gained),
             "lost": len(self.lost),
@@ -114,10 +122,23 @@ def compare(runs: Sequence[str | RunView]) -> list[Compared]:
 
 
 def names(runs: Sequence[RunView]) -> list[str]:
-    """The folders of runs as seen from the one that holds them all: tables cut long names."""
+    """The names of the folders of runs; of equal ones, as seen from what holds them all."""
     folders = [os.path.abspath(run.directory) for run in runs]
-    above = os.path.commonpath([os.path.dirname(folder) for folder in folders])
-    return [os.path.relpath(folder, above) for folder in folders]
+    found = [os.path.basename(folder) for folder in folders]
+    if len({*found}) < len(found):
+        above = os.path.commonpath([os.path.dirname(folder) for folder in folders])
+        found = [os.path.relpath(folder, above) for folder in folders]
+    return [f"./{name}" if name == SETTING else name for name in found]
+
+
+def in_other_worlds(runs: Sequence[RunView]) -> list[str]:
+    """Names of those whose world is not that of the first: their states may mean something else."""
+
+    def world(run: RunView) -> list[Any]:
+        return [run.config.get("environment", {}).get(key) for key in ("id", "kwargs")]
+
+    told = zip(names(runs), runs, strict=True)
+    return [name for name, run in told if world(run) != world(runs[0])]
 
 
 def outcomes(run: RunView) -> dict[str, tuple[float, float]]:
@@ -140,8 +161,8 @@ def settings(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     flat = [_flat(run) for run in runs]
     changed = {name for other in flat[1:] for name in differences(flat[0], other)}
     return [
-        {"setting": name}
-        | {run: _short(values.get(name)) for run, values in zip(names(runs), flat, strict=True)}
+        {SETTING: name}
+        | dict(zip(names(runs), _short([values.get(name) for values in flat]), strict=True))
         for name in sorted(changed)
     ]
 
@@ -169,10 +190,13 @@ def figures(runs: Sequence[RunView]) -> list[dict[str, Any]]:
 def over_seeds(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """Means over runs that differ in their seed alone, and the half width of their 95 % interval.
 
-    A row for each group of two seeds or more (`student`); a word where a run lacks a figure.
+    A row for each group of two finished seeds or more (`student`); a word where a run lacks a
+    figure.
     """
     groups: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
+        if run.summary is None:
+            continue
         kept = {name: now for name, now in _flat(run).items() if name != "run.seed"}
         groups.setdefault(json.dumps(kept, sort_keys=True), []).append(number)
     rows, seeds = figures(runs), [run.config.get("run", {}).get("seed") for run in runs]
@@ -214,9 +238,14 @@ def _difference(before: np.ndarray, after: np.ndarray, better: int = 1) -> str:
     if np.array_equal(before, after):
         return f"none of {len(before)} differs"
     verdict = "may be luck"
-    if low > 0 or high < 0:
+    if (low > 0 or high < 0) and np.count_nonzero(after - before) >= FEWEST:
         verdict = "better" if better * (low + high) > 0 else "worse"
-    return f"{(after - before).mean():+.3f} ({low:+.3f} to {high:+.3f}), {verdict}"
+    mean, low, high = map(_signed, ((after - before).mean(), low, high))
+    return f"{mean} ({low} to {high}), {verdict}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}" if round(value, 3) or not value else f"{value:+.1g}"
 
 
 def _mean(cells: Sequence[Any]) -> str:
@@ -228,6 +257,11 @@ def _mean(cells: Sequence[Any]) -> str:
     return f"{mean:.4g} ± {float(f'{half:.2g}'):g}"  # two digits, of hundreds too
 
 
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+def _short(values: Sequence[Any]) -> list[str]:
+    """Values as a table shows them, without the beginning that long ones have in common."""
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    if max(map(len, texts)) <= LONGEST:
+        return texts
+    cut = max(len(os.path.commonprefix(texts)) - LONGEST // 2, 0)
+    kept = [f"{'...' if cut else ''}{text[cut:]}" for text in texts]
+    return [text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..." for text in kept]

@@ -1,6 +1,7 @@
 """Runs side by side: pairs of start states, settings that differ, and what may be luck."""
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -92,6 +93,35 @@ def test_what_the_interval_excludes_is_told(run, after, verdict):
     assert row["success"].endswith(verdict) and row["completions"].endswith(verdict)
 
 
+@pytest.mark.parametrize(("gained", "verdict"), [(5, ", may be luck"), (6, ", better")])
+def test_what_few_start_states_differ_in_may_be_luck(run, gained, verdict):
+    after = [1] * gained + [None] * (100 - gained)
+    (found,) = comparing.compare([run("a", [None] * 100), run("b", after)])
+    assert found.row()["success"].endswith(verdict)
+
+
+def test_a_small_difference_is_shown_with_a_digit(run):
+    (found,) = comparing.compare([run("a", [None] * 4000), run("b", [1] * 6 + [None] * 3994)])
+    assert found.row()["success"] == "+0.002 (+0.0003 to +0.003), better"
+
+
+def test_runs_whose_folders_have_one_name_are_told_apart(run):
+    folders = [run("a/run", [1, 2]), run("b/run", [1, 2])]
+    assert comparing.names([*map(open_run, folders)]) == ["a/run", "b/run"]
+
+
+def test_runs_in_other_worlds_are_named(run, tmp_path, capsys):
+    runs = [run(name, [1, 2]) for name in "abc"]
+    for name, size in zip("abc", (4, 4, 5), strict=True):
+        told = read_run_file(tmp_path / name)
+        world = {"id": "lactchain/GridWorld-v0", "kwargs": {"size": size}}
+        write_run_file(tmp_path / name, told | {"config": told["config"] | {"environment": world}})
+    assert comparing.in_other_worlds([open_run(folder) for folder in runs]) == ["c"]
+    compare.main(compare.CompareConfig(tuple(runs), show=0))
+    printed = capsys.readouterr().out
+    assert printed.count("is another than that of the first run") == 1
+
+
 def test_episodes_of_one_start_state_count_once(run):
     first, other = run("a", [1, None, 1], episodes=3), run("b", [1, 1, 1])
     (found,) = comparing.compare([first, other])
@@ -103,6 +133,12 @@ def test_settings_that_differ_have_a_column_for_each_run(run):
     assert comparing.settings([*map(open_run, runs)]) == [
         {"setting": "training.learning_rate", "a": "0.1", "b": "0.2", "c": "0.1"}
     ]
+    runs = [run("setting", [1, 1]), run("d", [1, 1], rate=0.2)]
+    assert comparing.settings([*map(open_run, runs)]) == [
+        {"setting": "training.learning_rate", "./setting": "0.1", "d": "0.2"}
+    ]
+    long = [f"/scratch/a/long/folder/of/many/runs/round_{n}/simpo/actor" for n in (1, 2)]
+    assert comparing._short(long) == [f".../of/many/runs/round_{n}/simpo/actor" for n in (1, 2)]
 
 
 def test_the_command_takes_any_number_of_folders(run, capsys, monkeypatch, tmp_path):
@@ -176,6 +212,8 @@ def test_runs_that_differ_in_their_seed_alone_are_a_mean_with_its_interval(run):
     assert first["success"] == "0.5 ± 1.2"  # 4.303 * 0.5 / sqrt(3)
     assert first["CPU s"] == "–"
     assert (second["runs"], second["seeds"], second["rounds"]) == ("b0", 2, "2 ± 0")
+    (Path(folders[2]) / "summary.json").unlink()  # under way, it has come to nothing yet
+    assert comparing.over_seeds([open_run(folder) for folder in folders])[0]["seeds"] == 2
     assert comparing._mean([200.0, 260.0]) == "230 ± 380"  # 12.71 * 42.43 / sqrt(2)
 
 
@@ -197,14 +235,16 @@ def test_runs_of_all_kinds_stand_side_by_side(seeds, tmp_path):
     write_run(tmp_path / "pipeline", config, 2, {"round": 1, "success_rate_after": 1.0})
     lines = ({"step": n, "time": 0, "eval/episode_return": 0.125 + n} for n in range(3))
     (tmp_path / "pipeline/metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    names = ("grid", "small_network", "unfinished", "pipeline")
+    write_run(tmp_path / "unknown", config, 2, {"round": 1, "success_rate_after": math.nan})
+    names = ("grid", "small_network", "unfinished", "pipeline", "unknown")
     page = page_of(run.directory, beside=[open_run(tmp_path / name) for name in names[1:]])
     facts = json.loads(next(text for kind, text in page.scripts if kind.get("id") == "facts"))
     assert facts["runs"] == list(names)
     compared = {name: values[1:] for name, values in facts["compared"]}
-    assert compared["success"] == [0.75, 0.25, 1.0] and compared["return"] == [0.5, None, 1.125]
-    assert compared["CPU-seconds"] == [6.5, None, None]
-    assert set(page.table("curves")["run"]) == {0, 1, 2, 3}
+    assert compared["success"] == [0.75, 0.25, 1.0, None]
+    assert compared["return"] == [0.5, None, 1.125, None]
+    assert compared["CPU-seconds"] == [6.5, None, None, None]
+    assert set(page.table("curves")["run"]) == {0, 1, 2, 3, 4}
 
 
 def test_all_that_is_no_record_is_named_of_stages_and_of_runs_beside_too(tmp_path):

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import logging
+import math
 import re
 import shlex
 import sys
@@ -32,7 +33,7 @@ from lactchain.runs.console import plain
 from lactchain.runs.folder import identity_of, redact
 from lactchain.storage.files import atomic_write
 from lactchain.storage.manifests import RUN_FILE, read_run_file
-from lactchain_extras.comparing import FIGURES, figure, known_figures, settings
+from lactchain_extras.comparing import FIGURES, figure, known_figures, names, settings
 from lactchain_extras.explorer.contents import Contents, contents
 from lactchain_extras.explorer.inspections import left_out
 from lactchain_extras.explorer.summary import (
@@ -188,7 +189,7 @@ def _embedded(
     asked = next((found.meta for found in reversed(view.inspections.values())), {})
     return {
         "picture": _picture(view),
-        "runs": [run.name for run in runs],
+        "runs": names(runs),
         "compared": [[name, [_compared(run, name) for run in runs]] for name in COMPARED],
         "reasons": DROP_REASONS,
         "sample": _sample(view, held),
@@ -234,8 +235,9 @@ def _compared(view: RunView, name: str) -> Any:
     found = figure(known_figures(view), COMPARED[name])
     if found is None and name == "return":
         points = zip(*view.curves().get("eval/episode_return", ([], [])), strict=True)
-        return dict(points).get((view.summary or {}).get("round"))
-    return found
+        found = dict(points).get((view.summary or {}).get("round"))
+    # JSON has no other numbers, and a page with one would not open.
+    return found if found is None or math.isfinite(found) else None
 
 
 @cache

@@ -43,12 +43,14 @@ def main(config: CompareConfig) -> None:
             console.print(plain(line), soft_wrap=True)
     if differing := comparing.settings(runs):
         table("Settings that differ", differing)
-    counted = f"From {len(compared[0].starts)} start states in common, beside the first run"
+    if others := comparing.in_other_worlds(runs):
+        line = "environment.id or environment.kwargs is another than that of the first run: states"
+        console.print(plain(f"{', '.join(others)}: {line} of one name may differ"), soft_wrap=True)
     meant = "95 % interval; the fewer completions the better"
-    table(f"{counted} ({meant})", [pair.row() for pair in compared])
+    table(f"By start states in common ({meant})", [pair.row() for pair in compared])
     for pair in compared:
         if changes := pair.changes(config.show):
             table(f"{pair.other.directory}: start states lost, and gained", changes)
-        else:
+        elif not pair.gained and not pair.lost:
             same = f"{pair.other.directory}: no start state is gained or lost"
             console.print(plain(same), soft_wrap=True)

@@ -1,5 +1,8 @@
 // Compare: two sides, each a round of a run, start state by start state; what changed most first.
 
+/** Start states that have to differ before a difference is none of luck, as in `comparing.FEWEST`. */
+const FEWEST = 6;
+
 /** The sides that there are: the rounds of each run that were evaluated, and how they went. */
 function sidesOf() {
   const { results } = tables, found = new Map();
@@ -36,7 +39,7 @@ function pairedInterval(differences) {
 function Difference({ label, id, values, better }) {
   if (values.every((d) => d === 0)) return html`<p id=${id}>${label}: none of ${number(values.length)} differs</p>`;
   const [middle, low, high] = pairedInterval(values);
-  const verdict = low > 0 || high < 0 ? ((low > 0) === better ? "better" : "worse") : "may be luck";
+  const verdict = (low > 0 || high < 0) && values.filter((d) => d !== 0).length >= FEWEST ? ((low > 0) === better ? "better" : "worse") : "may be luck";
   return html`<p id=${id}>${label}: <b>${signed(middle)}</b> (95 %: ${signed(low)} to ${signed(high)}), <b class=${{ better: "good", worse: "bad" }[verdict] || ""}>${verdict}</b></p>`;
 }
 
