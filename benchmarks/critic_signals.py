@@ -42,8 +42,8 @@ KINDS: dict[str, dict[str, object]] = {
     "V: λ .5": {"critic.trace": 0.5},
     "V: λ 0": {"critic.trace": 0.0},
     "V: γ .95": {"critic.gamma": 0.95},
-    "V: head solved on MiniLM": {"critic.model": MINILM, "critic.frozen": True},
-    "the same, λ .5": {"critic.model": MINILM, "critic.frozen": True, "critic.trace": 0.5},
+    "V: MiniLM, head solved": {"critic.model": MINILM, "critic.frozen": True},
+    "V: MiniLM, λ .5": {"critic.model": MINILM, "critic.frozen": True, "critic.trace": 0.5},
     "Q of chains": {"critic.mode": "action_value"},
 }
 FIGURES = ("r2", "rho", "rho_within", "pairs_right", "slope")
@@ -72,8 +72,7 @@ def judged(world: str, folder: Path, seed: int) -> dict[str, dict[str, float]]:
     asked = load(preset / "config.yaml")
     gamma = asked["critic"]["gamma"]
     critic = EmbeddingCritic.load(critics[next(iter(KINDS))] / "critic")
-    files = floors(folder, asked["environment"], seed, gamma) + others(folder, asked, critic)
-    names |= {str(path): path.stem for path in files}
+    names |= {str(path): path.stem for path in others(folder, seed, asked, critic)}
     judgement = {key: asked[key] for key in ("environment", "actor")}
     (folder / "judge.yaml").write_text(to_yaml(judgement | {"gamma": gamma}))
     run("judge", folder / "judge.yaml", folder / "judge", {"critics": [*names]})
@@ -81,41 +80,28 @@ def judged(world: str, folder: Path, seed: int) -> dict[str, dict[str, float]]:
     return {name: found[path] for path, name in names.items()}
 
 
-def floors(folder: Path, world: dict[str, Any], seed: int, gamma: float) -> list[Path]:
-    """Files of V* and of drawn numbers, by the name of their row."""
-    env = make_language_env(EnvironmentConfig(**(world | {"held_back": None})))
-    best = optimal_values(tabular_model(env.env, env.view), gamma)
-    drawn = np.random.default_rng(seed).random(len(best))
-    files = [folder / "V* of the world.json", folder / "drawn numbers.json"]
-    for file, values in zip(files, (best, drawn), strict=True):
-        file.write_text(json.dumps({"values": values.tolist()}))
-    return files
-
-
-def others(folder: Path, asked: dict[str, Any], critic: EmbeddingCritic) -> list[Path]:
-    """Files of numbers by other means, by the name of their row."""
+def others(folder: Path, seed: int, asked: dict[str, Any], critic: EmbeddingCritic) -> list[Path]:
+    """Files of numbers for the states by other means, by the name of their row."""
     env = make_language_env(EnvironmentConfig(**(asked["environment"] | {"held_back": None})))
     path = folder / "pipeline/round_1/critic/trajectories"
     episodes, texts = open_trajectories(path), other_signals.plain(env)
+    model, gamma = tabular_model(env.env, env.view), asked["critic"]["gamma"]
     known = {
-        f"HL-Gauss of {bins} bins on its features": partial(
-            other_signals.hl_gauss, critic, episodes, texts, bins
-        )
+        f"HL-Gauss, {bins} bins": partial(other_signals.hl_gauss, critic, episodes, texts, bins)
         for bins in (51, 101)
     }
-    known["likeness of MiniLM to how successes end"] = partial(
-        other_signals.likeness, MINILM, episodes, texts
-    )
+    likeness = partial(other_signals.likeness, MINILM, episodes, texts)
+    known["likeness of MiniLM to how successes end"] = likeness
     known["SmolLM2, asked"] = partial(other_signals.prompted, SMOLLM2, texts)
-    if env.grammar.num_completions <= MAX_COMPLETIONS:
-        for method in ("mc", "ilql"):
-            preset = load(ROOT / f"configs/train_{method}/gridworld_tiny.yaml")
-            given = {key: asked[key] for key in ("environment", "actor")}
-            (file := folder / f"{method}.yaml").write_text(to_yaml(preset | given))
-            values = run(f"train_{method}", file, folder / method, {"trajectories": path})
-            known[f"V of {method.upper()}"] = partial(
-                other_signals.of_tokens, values / "values", asked["actor"], env
-            )
+    known["V* of the world"] = lambda: optimal_values(model, gamma).tolist()
+    known["drawn numbers"] = lambda: np.random.default_rng(seed).random(len(texts)).tolist()
+    for method in ("mc", "ilql") if env.grammar.num_completions <= MAX_COMPLETIONS else ():
+        preset = load(ROOT / f"configs/train_{method}/gridworld_tiny.yaml")
+        given = {key: asked[key] for key in ("environment", "actor")}
+        (file := folder / f"{method}.yaml").write_text(to_yaml(preset | given))
+        values = run(f"train_{method}", file, folder / method, {"trajectories": path}) / "values"
+        of_tokens = partial(other_signals.of_tokens, values, asked["actor"], env)
+        known[f"V of {method.upper()}"] = of_tokens
     files = {folder / f"{name}.json": numbers for name, numbers in known.items()}
     for file, numbers in files.items():
         if not file.exists():
