@@ -158,7 +158,11 @@ def outcomes(run: RunView) -> dict[str, tuple[float, float]]:
 
 def settings(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """The settings in which any run differs from the first, a column for each run."""
-    flat = [_flat(run) for run in runs]
+    # What nulls became in its world is a setting too.
+    flat = [
+        run.sizes["settings"] | {name: now for name, now in _flat(run).items() if now is not None}
+        for run in runs
+    ]
     changed = {name for other in flat[1:] for name in differences(flat[0], other)}
     return [
         {SETTING: name}

@@ -137,6 +137,11 @@ def test_settings_that_differ_have_a_column_for_each_run(run):
     assert comparing.settings([*map(open_run, runs)]) == [
         {"setting": "training.learning_rate", "./setting": "0.1", "d": "0.2"}
     ]
+    for folder, cost in zip(runs, (0.004, 0.05), strict=True):  # that followed from the world
+        sizes = {"settings": {"environment.chain_cost": cost, "run.seed": 7}, "why": {}}
+        (Path(folder) / "sizes.json").write_text(json.dumps(sizes))
+    sized = {"setting": "environment.chain_cost", "./setting": "0.004", "d": "0.05"}
+    assert comparing.settings([*map(open_run, runs)])[0] == sized
     long = [f"/scratch/a/long/folder/of/many/runs/round_{n}/simpo/actor" for n in (1, 2)]
     assert comparing._short(long) == [f".../of/many/runs/round_{n}/simpo/actor" for n in (1, 2)]
 

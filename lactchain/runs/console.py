@@ -30,6 +30,7 @@ from rich.text import Text
 console = Console(highlight=False)
 MOST_SHOWN = 2000
 """Characters of a line on the console: what is wrong may hold a whole file."""
+LONGEST_WORD = 8  # so are headings and numbers
 LONGEST_NAME = 32
 """Characters of a name, in the first column of a table, up to which it is kept in one piece."""
 FRAMES_PER_SECOND = 4
@@ -166,7 +167,10 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     cells = [[cell(value) for value in row.values()] for row in rows]
     is_short = max(len(row[0]) for row in cells) <= LONGEST_NAME  # names are broken last
     for number, key in enumerate(rows[0]):
-        printed.add_column(plain(key), overflow="fold", no_wrap=number == 0 and is_short)
+        words = " ".join([key, *(row[number] for row in cells)]).split()
+        whole = max((len(word) for word in words if len(word) <= LONGEST_WORD), default=1)
+        is_name = number == 0 and is_short
+        printed.add_column(plain(key), overflow="fold", no_wrap=is_name, min_width=whole)
     for row in cells:
         printed.add_row(*map(plain, row))
     console.print(printed)

@@ -129,7 +129,7 @@ def num_chains(world: WorldFacts, config: Any) -> tuple[int, str]:
     needed = 4 * math.ceil(world.longest_path / config.environment.max_chain_length)
     if needed > world.max_chains:
         return needed, "four times what the longest solution takes"
-    return world.max_chains, "the number of the world's view"
+    return world.max_chains, "the number of the world's view, or its default"
 
 
 def penalty(world: WorldFacts) -> tuple[float, str]:
@@ -165,7 +165,8 @@ RULES: dict[str, Callable[[WorldFacts, Any], tuple[Any, str]]] = {
         MOST_CLONES_OF_A_WAY * world.num_ways,
         FEWEST_CLONES,
         MOST_CLONES,
-        f"{MOST_CLONES_OF_A_WAY} for each of the {world.num_ways} best ways known beforehand",
+        f"{MOST_CLONES_OF_A_WAY} for each best way that is known beforehand, of which there are"
+        f" {world.num_ways or 'none'},",
     ),
     "warm_start.behavior.competent_fraction": best_share,
     "warm_start.training.batch_size": lambda world, config: (

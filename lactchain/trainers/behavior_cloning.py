@@ -227,13 +227,13 @@ class ReadingCheck(TrainerCallback):
         due = state.global_step % max(1, state.max_steps // NUM_LOOKS) == 0
         if not due or state.global_step >= state.max_steps:
             return
+        log.info("after %d updates: a look at whether it reads", state.global_step)
         figures = self.figures()
         self._trainer.record(
             **{f"reading/{name}": torch.tensor(value) for name, value in figures.items()}
         )
         skill, target = figures.get("retrieval_skill", 0.0), self._target_skill
-        line = "after %d updates: retrieval skill %.2f, %g ends the cloning"
-        log.info(line, state.global_step, skill, target)
+        log.info("retrieval skill %.2f, %g ends the cloning", skill, target)
         if reads(figures, target):
             log.info("the actor reads: the cloning ends")
             state.max_steps = state.global_step  # so that a resumed run knows it is finished
