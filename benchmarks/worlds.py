@@ -116,6 +116,8 @@ def begun(name: str, folder: Path, seed: int) -> tuple[RunPipelineConfig, TrainS
     """
     preset = ["--config", str(ROOT / "configs/run_pipeline/tiny.yaml"), *WORLDS[name]]
     where = ["--run.run_dir", str(folder), "--run.seed", str(seed)]
+    where += ["--actor.model", f"{folder}/base/actor"]
+    where += ["--critic.config.model", f"{folder}/base/encoder"]
     config = sized(parse(RunPipelineConfig, [*preset, *where]))
     with Run.of(config) as run:
         rounds = Rounds(config, run)
