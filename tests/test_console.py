@@ -42,7 +42,7 @@ def test_the_line_tells_what_is_under_way_and_how_long_it_takes(clock):
         with under_way("Critic"), under_way("training", 240) as training:
             clock.now = 48.0  # the training would take 16 s more, as the innermost step
             training.at(120)
-            told = "round 3/14 · Critic · training 120/240 · success 0.88 · at most 3 min left"
+            told = "round 3/14 · Critic · training 120/240 · at most 3 min left · success 0.88"
             assert live_line() == told
     assert live_line() == ""
 
@@ -210,7 +210,7 @@ def test_a_growing_table_is_a_line_for_each_row(capsys):
     table.add({"round": 0, "success": 0.51349, "notes": ""})
     table.add({"round": 1, "success": float("nan"), "notes": "loops, bumps"})
     assert capsys.readouterr().out.splitlines() == [
-        "  round  success    notes",
+        "  round  success  notes",
         "      0   0.5135",
         "      1           loops, bumps",
     ]

@@ -137,8 +137,9 @@ class GrowingTable:
         self._print(cells)
 
     def _print(self, cells: Sequence[str]) -> None:
-        placed = [cell.rjust(width) for cell, width in zip(cells, self._widths, strict=True)]
-        console.print(plain("  ".join(placed).rstrip()), soft_wrap=True)
+        *figures, note = cells
+        placed = [cell.rjust(width) for cell, width in zip(figures, self._widths, strict=False)]
+        console.print(plain("  ".join([*placed, note]).rstrip()), soft_wrap=True)
 
 
 def cell(value: Any) -> str:
@@ -252,7 +253,7 @@ def live_line() -> str:
     notes = [step.note for step in steps if step.note]
     known = [(step, seconds) for step in _steps if (seconds := step.seconds_left()) is not None]
     times = [f"{'at most' if s.most else 'about'} {_text(seconds)} left" for s, seconds in known]
-    return " · ".join([*map(str, steps), *notes, *times[:1]])
+    return " · ".join([*map(str, steps), *times[:1], *notes])  # a narrow console cuts the end
 
 
 def is_watched() -> bool:
