@@ -15,7 +15,7 @@ from lactchain.environments.views import State
 from lactchain.errors import DataError
 from lactchain.inspection.run_view import RunView, open_run
 from lactchain.runs.preflight import unread_models
-from lactchain_extras.explorer.summary import chosen_round, round_name
+from lactchain_extras.explorer.summary import chosen_round, filled, round_name
 
 FIGURES = {
     "success": ("success_rate_after", "last/success_rate", "success_rate"),
@@ -88,7 +88,7 @@ class Compared:
 
         return [
             {
-                "start state": json.dumps(self.starts[n]),
+                "start state": json.dumps(filled(self.starts[n])),
                 "success": change(self.success[:, n]),
                 "completions": change(self.chains[:, n]),
             }

@@ -21,6 +21,7 @@ from lactchain_extras import comparing
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.inspections import left_out
 from lactchain_extras.explorer.report import render, write_report
+from lactchain_extras.explorer.summary import filled
 from lactchain_extras.stages import compare
 
 
@@ -108,6 +109,11 @@ def test_a_small_difference_is_shown_with_a_digit(run):
 def test_runs_whose_folders_have_one_name_are_told_apart(run):
     folders = [run("a/run", [1, 2]), run("b/run", [1, 2])]
     assert comparing.names([*map(open_run, folders)]) == ["a/run", "b/run"]
+
+
+def test_empty_parts_of_a_state_are_not_shown():
+    assert filled({"seed": 1, "played": []}) == {"seed": 1}
+    assert filled({"played": []}) == {"played": []}
 
 
 def test_runs_in_other_worlds_are_named(run, tmp_path, capsys):

@@ -91,10 +91,15 @@ def state_label(view: RunView, state: State) -> str:
     """A state in words, as the other screens have it; the fields of one that no picture shows."""
     scene = view.picture.look(state) if view.picture else None
     if scene is None or scene.agent is None:
-        return ", ".join(f"{name} {value}" for name, value in state.items())
+        return ", ".join(f"{name} {value}" for name, value in filled(state).items())
     x, y, *heading = scene.agent
     facing = f" facing {FACING[heading[0]]}" if heading else ""
     return f"({x}, {y}){facing}" + (f", {scene.group}" if scene.group else "")
+
+
+def filled(state: State) -> State:
+    """A state without its empty lists, such as that of what was played before it began."""
+    return {name: value for name, value in state.items() if value != []} or state
 
 
 def chosen_round(view: RunView) -> int | None:

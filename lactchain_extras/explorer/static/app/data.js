@@ -170,7 +170,8 @@ function stateLabel(state) {
   }
   const fields = JSON.parse(tables.states.at("state", state));
   if (fields === null || typeof fields !== "object") return String(fields);
-  return Object.entries(fields).map(([name, value]) => `${name} ${Array.isArray(value) ? value.join(" ") || "none" : value}`).join(", ");
+  const all = Object.entries(fields), filled = all.filter(([, value]) => !Array.isArray(value) || value.length);
+  return (filled.length ? filled : all).map(([name, value]) => `${name} ${Array.isArray(value) ? value.join(" ") || "none" : value}`).join(", ");
 }
 
 function roundName(round) {
