@@ -8,7 +8,7 @@ episodes, numbers for which nothing is trained (`other_signals.py`; after `lactc
 Prints means over seeds with 95 % intervals; where there are too many chains for exact values, those
 of states alone, by replays.
 
-    python benchmarks/critic_signals.py                     # some four CPU minutes a seed
+    python benchmarks/critic_signals.py                     # some eight CPU minutes a seed
     python benchmarks/critic_signals.py --worlds slippery_lake taxi words --seeds 0 1 2
 
 Each step is a run in the folder: the same command goes on where it was.
@@ -17,6 +17,7 @@ Each step is a run in the folder: the same command goes on where it was.
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ KINDS: dict[str, dict[str, object]] = {
     "V: MiniLM, λ .5": {"critic.model": MINILM, "critic.frozen": True, "critic.trace": 0.5},
     "Q of chains": {"critic.mode": "action_value"},
 }
+OWN_WORDS = {"template": None}
 FIGURES = ("r2", "rho", "rho_within", "pairs_right", "slope")
 
 
@@ -65,8 +67,8 @@ def judged(world: str, folder: Path, seed: int) -> dict[str, dict[str, float]]:
     given: dict[str, object] = {"trajectories": preset / "trajectories"}
     given |= {"compare_with_exact": False}
     critics = {
-        name: run("train_critic", preset / "config.yaml", folder / f"critic_{n}", given | changes)
-        for n, (name, changes) in enumerate(KINDS.items())
+        name: run("train_critic", preset / "config.yaml", folder / name, given | changes)
+        for name, changes in KINDS.items()
     }
     names = {str(path / "critic"): name for name, path in critics.items()}
     asked = load(preset / "config.yaml")
@@ -81,24 +83,35 @@ def judged(world: str, folder: Path, seed: int) -> dict[str, dict[str, float]]:
 
 
 def others(folder: Path, seed: int, asked: dict[str, Any], critic: EmbeddingCritic) -> list[Path]:
-    """Files of numbers for the states by other means, by the name of their row."""
-    env = make_language_env(EnvironmentConfig(**(asked["environment"] | {"held_back": None})))
-    path = folder / "pipeline/round_1/critic/trajectories"
-    episodes, texts = open_trajectories(path), other_signals.plain(env)
-    model, gamma = tabular_model(env.env, env.view), asked["critic"]["gamma"]
-    known = {
-        f"HL-Gauss, {bins} bins": partial(other_signals.hl_gauss, critic, episodes, texts, bins)
+    """Files of numbers for the states by other means, by the name of their row.
+
+    Models of others read the world's own words, for which the tiny ones have abbreviations.
+    """
+    world = asked["environment"] | {"held_back": None}
+    env, own = (
+        make_language_env(EnvironmentConfig(**(world | changes))) for changes in ({}, OWN_WORDS)
+    )
+    path, gamma = folder / "pipeline/round_1/critic/trajectories", asked["critic"]["gamma"]
+    episodes, read = open_trajectories(path), other_signals.plain(own)
+    best = optimal_values(tabular_model(env.env, env.view), gamma)
+    nearest = np.flatnonzero(best >= np.quantile(best, 0.99)).tolist()
+    known: dict[str, Callable[[], list[float]]] = {
+        f"HL-Gauss, {bins} bins": partial(
+            other_signals.hl_gauss, critic, episodes, other_signals.plain(env), bins
+        )
         for bins in (51, 101)
     }
-    likeness = partial(other_signals.likeness, MINILM, episodes, texts)
-    known["likeness of MiniLM to how successes end"] = likeness
-    known["SmolLM2, asked"] = partial(other_signals.prompted, SMOLLM2, texts)
-    known["V* of the world"] = lambda: optimal_values(model, gamma).tolist()
-    known["drawn numbers"] = lambda: np.random.default_rng(seed).random(len(texts)).tolist()
+    known |= {
+        "likeness by MiniLM": partial(other_signals.likeness, MINILM, read, nearest),
+        "SmolLM2, asked": partial(other_signals.prompted, SMOLLM2, read),
+        "V* of the world": best.tolist,
+        "drawn numbers": np.random.default_rng(seed).random(len(best)).tolist,
+    }
     for method in ("mc", "ilql") if env.grammar.num_completions <= MAX_COMPLETIONS else ():
         preset = load(ROOT / f"configs/train_{method}/gridworld_tiny.yaml")
-        given = {key: asked[key] for key in ("environment", "actor")}
-        (file := folder / f"{method}.yaml").write_text(to_yaml(preset | given))
+        preset |= {key: asked[key] for key in ("environment", "actor")}
+        preset[method]["gamma"] = gamma**0.5  # of a token; an action has two
+        (file := folder / f"{method}.yaml").write_text(to_yaml(preset))
         values = run(f"train_{method}", file, folder / method, {"trajectories": path}) / "values"
         of_tokens = partial(other_signals.of_tokens, values, asked["actor"], env)
         known[f"V of {method.upper()}"] = of_tokens

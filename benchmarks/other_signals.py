@@ -32,19 +32,22 @@ def hl_gauss(
 ) -> list[float]:
     """Values (B,) of a linear head on a critic's features that learns in which bin a return falls.
 
-    Each is spread by a normal distribution (HL-Gauss: Imani and White 2018).
+    Each is spread by a normal distribution (HL-Gauss: Imani and White 2018). It sees all episodes.
     """
     table = EpisodeTable(episodes, critic)
     known, asked = _features(critic, table.inputs), _features(critic, _rows(critic, texts))
     head = critic.base.score.weight[0].detach().double() * critic.value_scale
     returns = table.targets(critic.value_offset + known @ head)
-    edges = torch.linspace(returns.min(), returns.max(), bins + 1, dtype=torch.double)
+    low, high = returns.min().item(), returns.max().item()
+    room = 3 * WIDTHS * (high - low) / bins  # else the ends would be pulled to the middle
+    edges = torch.linspace(low - room, high + room, bins + 1, dtype=torch.double)
     below = torch.special.ndtr((edges - returns[:, None]) / (WIDTHS * (edges[1] - edges[0])))
     shares = below.diff(dim=1) / (below[:, -1:] - below[:, :1])
     targets = torch.zeros(len(known), bins, dtype=torch.double)
     targets.index_add_(0, table.row_inputs, shares)
     mean, scale = known.mean(dim=0), known.std(dim=0).clamp_min(1e-6)
     layer = torch.nn.Linear(known.shape[1], bins, dtype=torch.double)
+    torch.nn.init.zeros_(layer.weight), torch.nn.init.zeros_(layer.bias)
     optimiser = torch.optim.LBFGS(layer.parameters(), max_iter=300, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
@@ -58,12 +61,11 @@ def hl_gauss(
     return (layer((asked - mean) / scale).softmax(dim=1) @ (edges[:-1] + edges[1:]) / 2).tolist()
 
 
-def likeness(encoder: str, episodes: Sequence[Trajectory], texts: Sequence[str]) -> list[float]:
-    """Cosine (B,) of texts and of the mean text that successful episodes end with."""
+def likeness(encoder: str, texts: Sequence[str], best: Sequence[int]) -> list[float]:
+    """Cosine (B,) of texts and of the mean of the `best` ones, those of states next to the goal."""
     critic = EmbeddingCritic.from_config(CriticConfig(encoder, max_length=256))
-    ends = [e.observations[-1] for e in episodes if e.infos[-1].get("success")]
-    known, asked = (_features(critic, _rows(critic, read)) for read in (ends[:512], texts))
-    return F.cosine_similarity(F.normalize(asked), F.normalize(known).mean(dim=0)[None]).tolist()
+    read = F.normalize(_features(critic, _rows(critic, texts)))
+    return F.cosine_similarity(read, read[best].mean(dim=0)[None]).tolist()
 
 
 def prompted(model: str, texts: Sequence[str]) -> list[float]:

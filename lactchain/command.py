@@ -55,7 +55,7 @@ BEFORE = {
 
 lactchain quickstart
 lactchain quickstart --run.seed 1 --run.run_dir runs/quickstart_seed_1
-lactchain quickstart smollm2     (another configuration, on two processes)
+lactchain quickstart smollm2     (another configuration, into its own folder)
 
 It writes into runs/quickstart, and takes all that `lactchain run_pipeline` does, which says:
 

@@ -33,8 +33,8 @@ NO_CHANGE = ("run.run_dir", "run.report_to")
 T_95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's quantiles for 1 to 9 degrees of freedom; the last one serves for more."""
 FEWEST = 6
-"""Start states that have to differ before a difference is none of luck: by a sign test (Dixon and
-Mood 1946) five that all differ in one direction are still that, with 6 %."""
+"""Start states that have to differ before luck is excluded: that five of them all change in one
+direction has a chance of 6 % where nothing has changed (sign test, Dixon and Mood 1946)."""
 LONGEST = 40
 """Letters of a setting that a table shows."""
 
@@ -135,7 +135,8 @@ def in_other_worlds(runs: Sequence[RunView]) -> list[str]:
     """Names of those whose world is not that of the first: their states may mean something else."""
 
     def world(run: RunView) -> list[Any]:
-        return [run.config.get("environment", {}).get(key) for key in ("id", "kwargs")]
+        told = run.config.get("environment") or {}
+        return [told.get(key) for key in ("id", "kwargs")]
 
     told = zip(names(runs), runs, strict=True)
     return [name for name, run in told if world(run) != world(runs[0])]
@@ -160,7 +161,8 @@ def settings(runs: Sequence[RunView]) -> list[dict[str, Any]]:
     """The settings in which any run differs from the first, a column for each run."""
     # What nulls became in its world is a setting too.
     flat = [
-        run.sizes["settings"] | {name: now for name, now in _flat(run).items() if now is not None}
+        {name: now for name, (_, now) in differences({}, run.sizes["settings"]).items()}
+        | {name: now for name, now in _flat(run).items() if now is not None}
         for run in runs
     ]
     changed = {name for other in flat[1:] for name in differences(flat[0], other)}
@@ -249,6 +251,7 @@ def _difference(before: np.ndarray, after: np.ndarray, better: int = 1) -> str:
 
 
 def _signed(value: float) -> str:
+    value = round(value, 12)
     return f"{value:+.3f}" if round(value, 3) or not value else f"{value:+.1g}"
 
 

@@ -125,7 +125,7 @@ def test_runs_in_other_worlds_are_named(run, tmp_path, capsys):
     assert comparing.in_other_worlds([open_run(folder) for folder in runs]) == ["c"]
     compare.main(compare.CompareConfig(tuple(runs), show=0))
     printed = capsys.readouterr().out
-    assert printed.count("is another than that of the first run") == 1
+    assert printed.count("is not that of the first run") == 1
 
 
 def test_episodes_of_one_start_state_count_once(run):

@@ -190,7 +190,6 @@ OPENS = """
 import os, sys, time
 from run_setups import Config
 from lactchain.runs.run import Run
-from lactchain.stages.stage_run import stage
 run = Run.open(sys.argv[1], Config())
 is_child = {} and os.fork() == 0
 time.sleep(60 * is_child)

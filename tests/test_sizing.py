@@ -181,7 +181,7 @@ def test_a_number_says_which_half_of_its_rule_it_comes_from():
     ]
     assert filled[1][0].critic.collect.num_episodes == 40_000  # two from each of so many
     unknown = fill(preset(), replace(grid, source=BY_PLAY, num_ways=0), processes=1)[1]
-    assert "of which there are none, would be 0" in unknown["warm_start.behavior.num_chains"][1]
+    assert "(none is known beforehand) would be 0" in unknown["warm_start.behavior.num_chains"][1]
     assert "all are random" in unknown["warm_start.behavior.competent_fraction"][1]
     chance = fill(preset(), replace(grid, has_chance=True), processes=1)[1]
     assert chance["environment.chain_cost"][1].startswith("none")

@@ -116,6 +116,11 @@ def find_env(env_id: str, key: str = "environment.id") -> EnvSpec:
         raise ConfigError(f"{key}: {env_id} needs a package: {error}") from error
     except (gym.error.Error, ImportError) as error:
         near = [known for known in gym.registry if known.partition("-v")[0] == name]
-        mend = f"did you mean {' or '.join(near)}?" if near else "is its module on PYTHONPATH?"
-        mend = mend if near or module else f"if a module of yours has it: MODULE:{name}"
-        raise ConfigError(f"{key}: no Gymnasium environment {env_id!r}: {error}; {mend}") from error
+        mend = f"; did you mean {' or '.join(near)}?" if near else ""
+        if isinstance(error, ModuleNotFoundError):
+            mend = "; is it on PYTHONPATH?"
+        elif isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and not module:
+            mend = f"; if a module of yours has it: MODULE:{name}"
+        raise ConfigError(
+            f"{key}: no Gymnasium environment {env_id!r}: {str(error).rstrip('.')}{mend}"
+        ) from error

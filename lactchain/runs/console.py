@@ -133,13 +133,14 @@ class GrowingTable:
         if not self._widths:
             widths = zip(map(len, row), map(len, cells), strict=True)
             self._widths = [max(*pair, 7) for pair in widths]
+            if isinstance([*row.values()][-1], str):  # notes need no room before them
+                self._widths[-1] = 0
             self._print(list(row))
         self._print(cells)
 
     def _print(self, cells: Sequence[str]) -> None:
-        *figures, note = cells
-        placed = [cell.rjust(width) for cell, width in zip(figures, self._widths, strict=False)]
-        console.print(plain("  ".join([*placed, note]).rstrip()), soft_wrap=True)
+        placed = [cell.rjust(width) for cell, width in zip(cells, self._widths, strict=True)]
+        console.print(plain("  ".join(placed).rstrip()), soft_wrap=True)
 
 
 def cell(value: Any) -> str:
@@ -166,12 +167,15 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows under the keys of the first one; floats with four significant digits."""
     printed = Table(title=plain(title), title_justify="left")
     cells = [[cell(value) for value in row.values()] for row in rows]
-    is_short = max(len(row[0]) for row in cells) <= LONGEST_NAME  # names are broken last
-    for number, key in enumerate(rows[0]):
-        words = " ".join([key, *(row[number] for row in cells)]).split()
-        whole = max((len(word) for word in words if len(word) <= LONGEST_WORD), default=1)
-        is_name = number == 0 and is_short
-        printed.add_column(plain(key), overflow="fold", no_wrap=is_name, min_width=whole)
+    words = [" ".join(column).split() for column in zip(rows[0], *cells, strict=True)]
+    whole = [max((len(w) for w in some if len(w) <= LONGEST_WORD), default=1) for some in words]
+    room = console.width - 1 - 3 * len(whole) - sum(whole[1:])  # of the first column
+    keeps_words = whole[0] <= room  # else rich would cut the table
+    longest = max(len(text) for text in (next(iter(rows[0])), *(row[0] for row in cells)))
+    keeps_names = longest <= (min(room, LONGEST_NAME) if keeps_words else LONGEST_NAME)
+    for number, (key, width) in enumerate(zip(rows[0], whole, strict=True)):
+        how = {"no_wrap": keeps_names and number == 0, "min_width": width if keeps_words else None}
+        printed.add_column(plain(key), overflow="fold", **how)
     for row in cells:
         printed.add_row(*map(plain, row))
     console.print(printed)

@@ -165,8 +165,8 @@ RULES: dict[str, Callable[[WorldFacts, Any], tuple[Any, str]]] = {
         MOST_CLONES_OF_A_WAY * world.num_ways,
         FEWEST_CLONES,
         MOST_CLONES,
-        f"{MOST_CLONES_OF_A_WAY} for each best way that is known beforehand, of which there are"
-        f" {world.num_ways or 'none'},",
+        f"{MOST_CLONES_OF_A_WAY} for each best way"
+        f" ({world.num_ways or 'none is'} known beforehand)",
     ),
     "warm_start.behavior.competent_fraction": best_share,
     "warm_start.training.batch_size": lambda world, config: (

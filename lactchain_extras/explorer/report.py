@@ -236,7 +236,7 @@ def _compared(view: RunView, name: str) -> Any:
     if found is None and name == "return":
         points = zip(*view.curves().get("eval/episode_return", ([], [])), strict=True)
         found = dict(points).get((view.summary or {}).get("round"))
-    # JSON has no other numbers, and a page with one would not open.
+    # JSON has no NaN and no infinities: a page with one would not open.
     return found if found is None or math.isfinite(found) else None
 
 

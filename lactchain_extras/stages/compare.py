@@ -44,8 +44,8 @@ def main(config: CompareConfig) -> None:
     if differing := comparing.settings(runs):
         table("Settings that differ", differing)
     if others := comparing.in_other_worlds(runs):
-        line = "environment.id or environment.kwargs is another than that of the first run: states"
-        console.print(plain(f"{', '.join(others)}: {line} of one name may differ"), soft_wrap=True)
+        line = "environment.id or environment.kwargs is not that of the first run, so that states"
+        console.print(plain(f"{', '.join(others)}: {line} may mean other things"), soft_wrap=True)
     meant = "95 % interval; the fewer completions the better"
     table(f"By start states in common ({meant})", [pair.row() for pair in compared])
     for pair in compared:
