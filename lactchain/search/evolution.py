@@ -225,11 +225,13 @@ class Evolution(Stored):
             pool.append(elite)  # a rival as it was when it was evaluated
         children = [self._child(first, elite, ELITE, rng)]
         fewest = min(len(evaluated), self.config.fewest_members)
+        weights = [self.config.mutation.weights.get(kind, 0.0) for kind in MUTATIONS]
         for place in range(1, max(round(len(evaluated) * self.config.survivors), fewest)):
             count = min(self.config.tournament_size, len(pool))
             rivals = rng.choice(len(pool), count, replace=False)
             parent = _fittest([pool[rival] for rival in rivals])
-            children.append(self._child(first + place, parent, self._kind(rng), rng))
+            kind = str(rng.choice([*MUTATIONS], p=np.array(weights) / sum(weights)))
+            children.append(self._child(first + place, parent, kind, rng))
         return children
 
     def _child(
@@ -246,10 +248,6 @@ class Evolution(Stored):
         patience = self.config.patience
         since = self.number - 1 - self.champion.id // self.config.population_size
         return 0 < patience <= since and since % patience == 0
-
-    def _kind(self, rng: np.random.Generator) -> str:
-        weights = [self.config.mutation.weights.get(kind, 0.0) for kind in MUTATIONS]
-        return str(rng.choice([*MUTATIONS], p=np.array(weights) / sum(weights)))
 
     def _rng(self) -> np.random.Generator:
         """Chance of the coming generation, whatever happened before."""
