@@ -150,7 +150,7 @@ class CellWorld(gym.Env[np.ndarray, int]):
         if options and "state" in options:
             self.state = self.tables.open_state(options["state"])
         else:
-            self.state = int(self.np_random.choice(self.tables.start_states))
+            self.state = self._drawn_start()
         self.num_steps = 0
         return self._observation(), self._info(bumped=False)
 
@@ -172,6 +172,9 @@ class CellWorld(gym.Env[np.ndarray, int]):
     def _check(self, action: int) -> None:
         if not 0 <= action < self._num_actions:
             raise ValueError(f"action: expected one of {self.action_space}, got {action!r}")
+
+    def _drawn_start(self) -> int:
+        return int(self.np_random.choice(self.tables.start_states))
 
     def _observation(self) -> np.ndarray:
         return self.tables.observations[self.state].copy()
