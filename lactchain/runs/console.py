@@ -9,7 +9,7 @@ and counts:
             step.at(step.done + 1)
 
 The line shows all steps that are under way, the outer ones first: `round 3/14 · Critic · training
-120/240 · success .88 · at most 3 min left`. Elsewhere than on a terminal it is a line each minute.
+120/240 · at most 3 min left · success .88`. Elsewhere than on a terminal it is a line each minute.
 """
 
 import logging
@@ -20,6 +20,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -167,7 +168,7 @@ def table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints rows under the keys of the first one; floats with four significant digits."""
     printed = Table(title=plain(title), title_justify="left")
     cells = [[cell(value) for value in row.values()] for row in rows]
-    words = [" ".join(column).split() for column in zip(rows[0], *cells, strict=True)]
+    words = [" ".join(column).split() for column in zip_longest(rows[0], *cells, fillvalue="")]
     whole = [max((len(w) for w in some if len(w) <= LONGEST_WORD), default=1) for some in words]
     room = console.width - 1 - 3 * len(whole) - sum(whole[1:])  # of the first column
     keeps_words = whole[0] <= room  # else rich would cut the table
