@@ -8,7 +8,7 @@ episodes, numbers for which nothing is trained (`other_signals.py`; after `lactc
 Prints means over seeds with 95 % intervals; where there are too many chains for exact values, those
 of states alone, by replays.
 
-    python benchmarks/critic_signals.py                     # some eight CPU minutes a seed
+    python benchmarks/critic_signals.py                     # some nine CPU minutes a seed
     python benchmarks/critic_signals.py --worlds slippery_lake taxi words --seeds 0 1 2
 
 Each step is a run in the folder: the same command goes on where it was.
@@ -47,7 +47,6 @@ KINDS: dict[str, dict[str, object]] = {
     "V: MiniLM, λ .5": {"critic.model": MINILM, "critic.frozen": True, "critic.trace": 0.5},
     "Q of chains": {"critic.mode": "action_value"},
 }
-OWN_WORDS = {"template": None}
 FIGURES = ("r2", "rho", "rho_within", "pairs_right", "slope")
 
 
@@ -88,9 +87,8 @@ def others(folder: Path, seed: int, asked: dict[str, Any], critic: EmbeddingCrit
     Models of others read the world's own words, for which the tiny ones have abbreviations.
     """
     world = asked["environment"] | {"held_back": None}
-    env, own = (
-        make_language_env(EnvironmentConfig(**(world | changes))) for changes in ({}, OWN_WORDS)
-    )
+    env = make_language_env(EnvironmentConfig(**world))
+    own = make_language_env(EnvironmentConfig(**(world | {"template": None})))
     path, gamma = folder / "pipeline/round_1/critic/trajectories", asked["critic"]["gamma"]
     episodes, read = open_trajectories(path), other_signals.plain(own)
     best = optimal_values(tabular_model(env.env, env.view), gamma)

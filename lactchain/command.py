@@ -57,7 +57,8 @@ lactchain quickstart
 lactchain quickstart --run.seed 1 --run.run_dir runs/quickstart_seed_1
 lactchain quickstart smollm2     (another configuration, into its own folder)
 
-It writes into runs/quickstart, and takes all that `lactchain run_pipeline` does, which says:
+Without another configuration it writes into runs/quickstart. It takes all that
+`lactchain run_pipeline` does, which says:
 
 """,
     "compare": "lactchain compare RUN RUN [RUN ...]\n\n",

@@ -31,7 +31,7 @@ from rich.text import Text
 console = Console(highlight=False)
 MOST_SHOWN = 2000
 """Characters of a line on the console: what is wrong may hold a whole file."""
-LONGEST_WORD = 8  # so are headings and numbers
+LONGEST_WORD = 8  # a table breaks longer ones before headings and numbers
 LONGEST_NAME = 32
 """Characters of a name, in the first column of a table, up to which it is kept in one piece."""
 FRAMES_PER_SECOND = 4

@@ -1,6 +1,6 @@
 // Compare: two sides, each a round of a run, start state by start state; what changed most first.
 
-/** Start states that have to differ before a difference is none of luck, as in `comparing.FEWEST`. */
+/** Start states that have to differ before luck is excluded, as in `comparing.FEWEST`. */
 const FEWEST = 6;
 
 /** The sides that there are: the rounds of each run that were evaluated, and how they went. */
