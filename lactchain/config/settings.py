@@ -5,7 +5,7 @@ values with `ValueError("field: expected ..., got ...")`, which `config.parsing.
 under the full key.
 
 Where a field may be null so that its number follows from the world, `run_pipeline` sets it
-(`lactchain.stages.sizing`); other scripts refuse the null.
+(`RULES` of `stages/sizing.py`); other scripts refuse the null.
 """
 
 import re

@@ -32,7 +32,7 @@ def sample_candidates(
     The policy is given each state K times in a row, so that its prompt is read once. Row seeds
     follow from `seed` and the position in `states`. Where the world throws dice, returns and
     advantages are what can be expected: exactly by its model or the outcomes that it lists, or else
-    means over plays (`worth.Plays`). So they are where a text that was asked stands for several
+    means over plays (`Plays`). So they are where a text that was asked stands for several
     states.
 
     Args:

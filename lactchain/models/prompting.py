@@ -2,8 +2,8 @@
 
 The strategy comes first and the observation last, so that all prompts of a run share a long prefix
 of tokens, whose keys and values are computed once (`PromptTemplate.prefix_ids`). How a state
-becomes the observation's text is the environment's template; how both become a conversation is the
-chat template of the model's tokenizer.
+becomes the observation's text is the world's template (`environments.views.TextView.text`); how
+both become a conversation is the chat template of the model's tokenizer.
 """
 
 import re

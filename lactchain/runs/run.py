@@ -3,8 +3,8 @@
 A run folder holds `config.yaml` (itself a valid `--config`), `environment.json`, `metrics.jsonl`,
 whatever its script puts there, and `summary.json`, written last: a folder with it is finished.
 `Run.open` goes on with a folder that is there; a training then resumes from its newest checkpoint
-in `trainers.base.train`, classic agents in `baselines.state_files.resume`, a pipeline at the first
-stage that is not done in `stages.rounds`.
+in `trainers.base.train`, classic agents in `baselines.state_files.resume`, work in files behind the
+last one in `data.parquet.work_through`. `stages.stage_run.stage` skips a stage that is finished.
 """
 
 import logging

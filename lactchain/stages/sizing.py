@@ -145,7 +145,7 @@ def margin(world: WorldFacts) -> tuple[float, str]:
     return _rounded(share / 100 * world.reward_scale), f"{share} % of the usual return{why}"
 
 
-def horizon(world: WorldFacts) -> tuple[float, str]:
+def discount(world: WorldFacts) -> tuple[float, str]:
     """The critic's discount."""
     length = "four times as long as" if world.has_chance else "as long as"
     return gamma_of(world.path_length, world.has_chance), f"a horizon {length} a solved episode"
@@ -172,7 +172,7 @@ RULES: dict[str, Callable[[WorldFacts, Any], tuple[Any, str]]] = {
     "warm_start.training.batch_size": lambda world, config: (
         32, "32 over all processes: a form takes many updates"
     ),
-    "critic.config.gamma": lambda world, config: horizon(world),
+    "critic.config.gamma": lambda world, config: discount(world),
     "critic.collect.num_episodes": lambda world, config: num_episodes(world),
     "critic.collect.shard_size": lambda world, config: _within(
         -(-config.critic.collect.num_episodes // 4), 1, 960, "a quarter of the episodes"
