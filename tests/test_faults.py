@@ -182,8 +182,7 @@ def test_a_result_whose_name_was_not_synced_is_found_to_be_lost(
     found = kills.pickle.loads((tmp_path / "recording").read_bytes())  # noqa: S301  - just written
     undisturbed = programs.Undisturbed(programs.digest(program.place), "", 0.0)
     monkeypatch.setattr(kills, "recorded_run", lambda _: found)
-    for module in (kills, programs):
-        monkeypatch.setattr(module, "undisturbed", lambda *_: undisturbed)
+    monkeypatch.setattr(programs.Program, "undisturbed", lambda *_: undisturbed)
     monkeypatch.setattr(programs.Program, "start", lambda program, run_dir: finish(run_dir))
     monkeypatch.setattr(kills, "ended", lambda _: 0)
     endings = {kills.cut(program, 7 * seed, tmp_path).ending for seed in range(8)}

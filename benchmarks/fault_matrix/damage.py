@@ -22,29 +22,11 @@ from random import Random
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import STATE, Digest, differing, digest
 from fault_matrix.processes import ended, last_line, log_of, said, start
-from fault_matrix.programs import (
-    BEGIN,
-    FINISHED,
-    MOMENTS,
-    PROGRAMS,
-    Program,
-    end_of,
-    fresh,
-    inputs_of,
-    left_at,
-    put_back,
-    run_until,
-    undisturbed,
-)
+from fault_matrix.programs import BEGIN, FINISHED, MOMENTS, PROGRAMS, Program, end_of, put_back
 from lactchain.errors import LactChainError
 from lactchain.runs.folder import has_produced
-from lactchain.storage.manifests import (
-    MANIFEST,
-    RUN_FILE,
-    manifest_beside,
-    read_with_manifest,
-    verify_manifest,
-)
+from lactchain.storage import manifests
+from lactchain.storage.manifests import MANIFEST, RUN_FILE, manifest_beside
 
 BARE = ("half", "three quarters")
 """Moments of runs that began with models without manifests, as most models are."""
@@ -66,13 +48,13 @@ KINDS = ("flip", "another flip", "cut", "swap", "swap of all", "loss")
 
 def damaged(program: Program, number: int, folder: Path) -> Verdict:
     """One damage to one file of a program that was left at some moment."""
-    inputs = inputs_of(program)
+    inputs = program.inputs
     moments = MOMENTS if inputs else MOMENTS[:-1]
     moment, turn = moments[number % len(moments)], number // len(moments)
     other, rng = other_run(program), Random(f"{program.name} {number}")
     with _without_manifests(program.shared, moment in BARE):
-        expected = undisturbed(program, moment).digest
-        run_dir = fresh(program, moment)
+        expected = program.undisturbed(moment).digest
+        run_dir = program.fresh(moment)
         if moment in BARE and not has_produced(run_dir):
             inputs = []  # it begins anew, and with what there is then
         kinds = files_by_kind([(run_dir, run_dir), *((i.parent, i) for i in inputs)], FOR_PEOPLE)
@@ -110,10 +92,13 @@ def made_of(
         laid: the identity of the bad file; what stays where it was is forgiven.
     """
     run_dir = program.place
-    named = is_named(file, run_dir, beyond_ordinary(program, moment, said(run_dir)))
+    usual = set(program.undisturbed(moment).log.splitlines())  # which names files as well
+    told = "\n".join(line for line in said(run_dir).splitlines() if line not in usual)
+    named = is_named(file, run_dir, told)
     is_same = identity(file) == laid
     places = [p for p in differing(digest(run_dir), expected) if "set-aside-" not in p]
-    others = [place for place in places if not is_forgiven(file, touched, place, run_dir)]
+    others = [p for p in places if not is_of(touched, p, run_dir)]
+    others = [p for p in others if not is_named_by(file, p, run_dir)]
     is_in = file.is_relative_to(run_dir) and file.relative_to(run_dir).as_posix() in expected
     is_left = is_same and not (is_in and others == places)
     if is_left:  # what was written anew must be as it should
@@ -135,17 +120,6 @@ def identity(file: Path) -> tuple[int, ...] | None:
         return None
     status = file.lstat()
     return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def beyond_ordinary(program: Program, moment: str, text: str) -> str:
-    """What a run printed beyond one that nothing disturbed, whose lines name files as well."""
-    usual = set(undisturbed(program, moment).log.splitlines())
-    return "\n".join(line for line in text.splitlines() if line not in usual)
-
-
-def is_forgiven(file: Path, touched: Path, place: str, run_dir: Path) -> bool:
-    """Whether a place of a digest may differ where a damaged file was left as it is."""
-    return is_of(touched, place, run_dir) or is_named_by(file, place, run_dir)
 
 
 def is_of(file: Path, place: str, run_dir: Path) -> bool:
@@ -179,10 +153,6 @@ def _is_manifest(path: Path) -> bool:
     return path.name == MANIFEST or path.suffix == ".manifest"
 
 
-def _content(file: Path) -> bytes | None:
-    return file.read_bytes() if file.is_file() else None
-
-
 def files_by_kind(
     folders: Iterable[tuple[Path, Path]], left_out: re.Pattern
 ) -> dict[str, list[Path]]:
@@ -203,9 +173,9 @@ def _kind(path: Path, base: Path, digits: str) -> str:
 @cache
 def other_run(program: Program) -> Path:
     """A finished run of another seed, and one of the same, which are made with all manifests."""
-    left_at(program, FINISHED)
-    undisturbed(program, BEGIN)
-    return run_until(program, "other", 0, seed=1)
+    program.left_at(FINISHED)
+    program.undisturbed(BEGIN)
+    return program.run_until("other", 0, seed=1)
 
 
 @contextmanager
@@ -232,7 +202,7 @@ def _damage(file: Path, donors: list[Path], rng: Random) -> tuple[str, Path]:
     """Damages a file, so that it is another one afterwards; the kind, and what was touched."""
     before = file.read_bytes()
     wholes = [d for d in donors if all((f.parent / MANIFEST).is_file() for f in (d, file))]
-    while _content(file) == before:
+    while file.is_file() and file.read_bytes() == before:
         kind, size = rng.choice(KINDS), len(before)
         if kind == "loss":
             file.unlink()
@@ -331,11 +301,11 @@ def _is_found_out(file: Path) -> bool:
     try:
         if file.suffix == ".manifest":
             described = next(file.parent.glob(f"{file.stem.removeprefix('_')}.*"))
-            return not read_with_manifest(described)[2]
+            return not manifests.read_with_manifest(described)[2]
         if manifest_beside(file).is_file():
-            return not read_with_manifest(file)[2]
+            return not manifests.read_with_manifest(file)[2]
         if folder is not None or file.name == MANIFEST:
-            verify_manifest(folder or file.parent)
+            manifests.verify_manifest(folder or file.parent)
     except LactChainError:
         return True
     return False

@@ -16,16 +16,9 @@ from training_setups import final_state
 
 from fault_matrix.cases import Verdict, bad
 from lactchain.errors import DataError, LactChainError
+from lactchain.storage import manifests
 from lactchain.storage.files import read_json, read_json_lines
-from lactchain.storage.manifests import (
-    MANIFEST,
-    describe,
-    manifest_beside,
-    read_manifest,
-    read_run_file,
-    read_with_manifest,
-    verify_manifest,
-)
+from lactchain.storage.manifests import MANIFEST, manifest_beside, read_with_manifest
 
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 PART = re.compile(r"\d+-of-\d+\.parquet|summary\.json")
@@ -123,7 +116,7 @@ def run_file(path: Path) -> Any:
     Of the files that it reads some hold where they lie, and so do its settings: their checksums are
     not compared.
     """
-    return lasting(read_run_file(path.parent), ("config", MANIFEST, "critic_config.json"))
+    return lasting(manifests.read_run_file(path.parent), ("config", MANIFEST, "critic_config.json"))
 
 
 def manifest_of_folder(path: Path) -> Any:
@@ -132,15 +125,15 @@ def manifest_of_folder(path: Path) -> Any:
     From which checkpoint a process went on depends on where the run was cut, and so do the times
     in the metrics that a checkpoint vouches for.
     """
-    return lasting(verify_manifest(path.parent), ("metrics", "parent", *CHECKSUMS))
+    return lasting(manifests.verify_manifest(path.parent), ("metrics", "parent", *CHECKSUMS))
 
 
 def manifest_of_file(path: Path) -> Any:
     """What a manifest says, if the file beside it, and those that it vouches for, are so."""
-    place = read_manifest(path)["place"]
+    place = manifests.read_manifest(path)["place"]
     _, manifest, is_whole = read_with_manifest(path.with_name(Path(place).name))
     beside = manifest.get("beside", {})
-    told = {name: describe((path.parent / name).read_bytes()) for name in beside}
+    told = {name: manifests.describe((path.parent / name).read_bytes()) for name in beside}
     if not is_whole or told != beside:
         raise DataError(f"{path}: {place} is not as it was written")
     return lasting(manifest, CHECKSUMS)
@@ -160,11 +153,6 @@ def state(newest: Path) -> list:
     return [(p.name, p.read_bytes()) for p in sorted(newest.iterdir()) if p.name != MANIFEST]
 
 
-def name_only(path: Path) -> bool:
-    """That it is there, and whether it is empty."""
-    return path.stat().st_size > 0
-
-
 READERS: dict[str, Callable[[Path], Any]] = {
     "metrics.jsonl": metrics,
     "summary.json": lambda path: lasting(read_json(path)),
@@ -173,8 +161,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "environment.json": run_file,
     "manifest.json": manifest_of_folder,
     ".manifest": manifest_of_file,
-    "report.html": name_only,
-    "README.md": name_only,
+    **dict.fromkeys(("report.html", "README.md"), lambda path: path.stat().st_size > 0),
     ".parquet": lambda path: pyarrow.parquet.read_table(path).to_pylist(),
 }
 
@@ -254,26 +241,23 @@ def done(run_dir: Path) -> Done:
         for step in steps_in(folder):  # the last that is whole is the one that stays
             manifest, path = folder / f"checkpoint-{step}" / MANIFEST, folder.parent
             with suppress(LactChainError):
-                size = verify_manifest(manifest.parent)["metrics"]["size"]
+                size = manifests.verify_manifest(manifest.parent)["metrics"]["size"]
                 checkpoints[folder] = step, _which(manifest)
                 metrics[path / "metrics.jsonl"] = _beginning(path / "metrics.jsonl", size)
     files = {path: _which(path) for path in run_dir.rglob("*") if _is_whole(path)}
     return Done(files, checkpoints, metrics)
 
 
-def anew(before: Done, run_dir: Path) -> Verdict | None:
-    """A verdict on a run that has lost what had been done, or done it again; None: neither."""
+def kept(before: Done, run_dir: Path, found: Verdict) -> Verdict:
+    """What a run came to, if it has neither lost what had been done, nor done it again."""
+    if not found.ok:
+        return found
     now = done(run_dir)
     files = [path for path, which in before.files.items() if now.files.get(path) != which]
     places = [place for place in before.checkpoints if not _has_gone_on(place, before, now)]
     metrics = [path for path, told in before.metrics.items() if _beginning(path, len(told)) != told]
     again = [*files, *places, *metrics]
-    return bad("begun anew", again) if again else None
-
-
-def kept(before: Done, run_dir: Path, found: Verdict) -> Verdict:
-    """What a run came to, if it has gone on from what it had done."""
-    return (anew(before, run_dir) or found) if found.ok else found
+    return bad("begun anew", again) if again else found
 
 
 def _has_gone_on(place: Path, before: Done, now: Done) -> bool:

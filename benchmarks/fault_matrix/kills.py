@@ -24,7 +24,7 @@ from typing import Any
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import done, kept
 from fault_matrix.processes import ended, kill, wait_until
-from fault_matrix.programs import BEGIN, Program, end_with, fresh, in_the_middle, undisturbed
+from fault_matrix.programs import BEGIN, Program, end_with
 
 ANOTHER = 0.3
 """How likely the next attempt is killed, too."""
@@ -43,7 +43,7 @@ def killed(program: Program, number: int, folder: Path) -> Verdict:
     """A process is killed at any time, and perhaps again."""
     run_dir, chance = folder / "run", Random(f"{program.name} {number}")
     while True:
-        process = in_the_middle(program, run_dir, chance.uniform(0, 0.97))
+        process = program.in_the_middle(run_dir, chance.uniform(0, 0.97))
         kill(process)
         if process.exitcode == -signal.SIGKILL:
             return to_its_end(program, run_dir, chance)
@@ -56,7 +56,7 @@ def to_its_end(program: Program, run_dir: Path, chance: Random) -> Verdict:
     """The same command again, and again, until it is not killed; what it came to."""
     while chance.random() < ANOTHER:
         before, process = done(run_dir), program.start(run_dir)
-        wait_until(process, chance.uniform(0, 1) * undisturbed(program).seconds)
+        wait_until(process, chance.uniform(0, 1) * program.undisturbed().seconds)
         kill(process)
         if process.exitcode not in (0, -signal.SIGKILL):
             return program.verdict(run_dir, process.exitcode)
@@ -67,12 +67,12 @@ def to_its_end(program: Program, run_dir: Path, chance: Random) -> Verdict:
 
 def cut(program: Program, number: int, folder: Path) -> Verdict:
     """One state after one loss, and the same command."""
-    undisturbed(program)
+    program.undisturbed()
     recorded, rng = recorded_run(program), Random(f"{program.name} {number}")
     at_the_end, end = number % AT_THE_END == 0, len(recorded.operations)
-    run_dir = fresh(program, BEGIN)
+    run_dir = program.fresh(BEGIN)
     left = lost(recorded, end if at_the_end else rng.randrange(end), rng)
-    materialise(*left, recorded, run_dir)
+    materialise(left, recorded, run_dir)
     if at_the_end and (gone := recorded.results - done(run_dir).files.keys()):
         return bad("lost", sorted(map(str, gone)))
     return program.verdict(run_dir, ended(program.start(run_dir)))
@@ -83,7 +83,7 @@ def killed_at(program: Program, number: int, folder: Path) -> Verdict:
 
     The system goes on, so that all that was done is there, and the recording tells it.
     """
-    undisturbed(program)
+    program.undisturbed()
     recorded, rng = recorded_run(program), Random(f"{program.name} {number // 2}")
     end = rng.randrange(len(recorded.operations))
     names, contents = left_behind(recorded, end, lambda found: found[-1])
@@ -92,13 +92,13 @@ def killed_at(program: Program, number: int, folder: Path) -> Verdict:
         *before, after = _versions(recorded, end, written[-1])
         kept = len(before[-1]) if before and after.startswith(before[-1]) else 0
         contents[written[-1]] = after[: (kept + len(after)) // 2] if before else after
-    materialise(names, contents, recorded, fresh(program, BEGIN))
+    materialise((names, contents), recorded, program.fresh(BEGIN))
     return to_its_end(program, program.place, rng)
 
 
 @cache
 def recorded_run(program: Program) -> "Recording":
-    run_dir, file = fresh(program, BEGIN), program.place.with_suffix(".recording")
+    run_dir, file = program.fresh(BEGIN), program.place.with_suffix(".recording")
     before = partial(record, run_dir, file)
     end_with(0, program.start(run_dir, before=before), run_dir)
     return pickle.loads(file.read_bytes())  # noqa: S301  - written a moment ago
@@ -286,19 +286,15 @@ def _torn(rng: Random, found: list[bytes]) -> bytes:
     return content[:end] + bytes(hole - end) + content[hole:]
 
 
-def materialise(
-    names: dict[Name, int],
-    contents: dict[int, bytes],
-    recorded: Recording,
-    folder: Path,
-    number: int = ROOT,
-) -> None:
+def materialise(left: State, recorded: Recording, folder: Path, number: int = ROOT) -> None:
     """Makes such a folder, at another place perhaps."""
     folder.mkdir()
-    for (parent, name), node in names.items():
-        if parent == number and recorded.kinds[node] == "folder":
-            materialise(names, contents, recorded, folder / name, node)
-        elif parent == number and recorded.kinds[node] == "link":
-            os.symlink(contents[node], folder / name)
-        elif parent == number:
-            (folder / name).write_bytes(contents[node])
+    names, contents = left
+    inside = {name: node for (parent, name), node in names.items() if parent == number}
+    for path, node in ((folder / name, node) for name, node in inside.items()):
+        if recorded.kinds[node] == "folder":
+            materialise(left, recorded, path, node)
+        elif recorded.kinds[node] == "link":
+            os.symlink(contents[node], path)
+        else:
+            path.write_bytes(contents[node])

@@ -6,7 +6,6 @@ and nothing is read or written outside of the run. A program that goes on over a
 must end as if it had not been there; a model may say what it likes.
 """
 
-import os
 import re
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,25 +18,11 @@ from fault_matrix.damage import files_by_kind, identity, made_of
 from fault_matrix.digests import CANARY
 from fault_matrix.evil import Put, traps
 from fault_matrix.processes import ended, said
-from fault_matrix.programs import (
-    BEGIN,
-    Program,
-    end_of,
-    fresh,
-    inputs_of,
-    left_at,
-    put_back,
-    undisturbed,
-)  # fmt: skip
+from fault_matrix.programs import BEGIN, Program, end_of, put_back
 from fault_matrix.watch import Watch
 from lactchain.errors import LactChainError
-from lactchain.storage.manifests import (
-    MANIFEST,
-    manifest_beside,
-    read_manifest,
-    write_manifest,
-    write_with_manifest,
-)
+from lactchain.storage import manifests
+from lactchain.storage.manifests import MANIFEST, manifest_beside, read_manifest
 
 PATIENCE = 40.0
 MOMENT = "half"
@@ -48,10 +33,12 @@ OWN = {"schema_version", "run_id", "place", "files", "size", "sha256"}
 def attacked(program: Program, number: int, folder: Path) -> Verdict:
     """One bad file in a run that was left in the middle, or in a model that it reads."""
     name, trap, put = chosen(program)[number]
-    is_own = (left_at(program, MOMENT) / name).exists()
+    is_own = (program.left_at(MOMENT) / name).exists()
     moment = MOMENT if is_own else BEGIN
-    expected = undisturbed(program, moment).digest
-    run_dir, outside = fresh(program, moment), outside_of(folder)
+    expected = program.undisturbed(moment).digest
+    run_dir, outside = program.fresh(moment), folder / "outside"  # which no program may look into
+    (outside / "folder").mkdir(parents=True)
+    (outside / "secret.json").write_text("{}")
     file = (run_dir if is_own else program.shared) / name
     with nullcontext() if is_own else put_back(file.parent, folder / "aside"):
         lay(file, put, outside)
@@ -80,22 +67,10 @@ def go_on(program: Program, outside: Path, notes: Path) -> Verdict:
     return end_of(text, code, (0, 2, 3, 5)) or found
 
 
-def outside_of(folder: Path) -> Path:
-    """What no program may look into."""
-    outside = folder / "outside"
-    (outside / "folder").mkdir(parents=True)
-    (outside / "secret.json").write_text("{}")
-    return outside
-
-
-def stamps(top: Path, left_out: Path | None = None) -> dict[str, tuple[int, int]]:
+def stamps(top: Path, left_out: Path | None = None) -> dict[str, tuple[int, ...]]:
     """Sizes and times of all files below a folder, but for those below another."""
-    found = {}
-    for folder, folders, files in os.walk(top):
-        folders[:] = [name for name in folders if Path(folder, name) != left_out]
-        for path in (os.path.join(folder, name) for name in files):
-            found[path] = os.lstat(path).st_size, os.lstat(path).st_mtime_ns
-    return found
+    found = (path for path in top.rglob("*") if left_out not in path.parents)
+    return {str(path): identity(path)[1:] for path in found if not path.is_dir()}
 
 
 def lay(file: Path, put: Put, outside: Path) -> None:
@@ -111,19 +86,19 @@ def lay(file: Path, put: Put, outside: Path) -> None:
         return
     if beside and file.suffix != ".manifest":
         facts = {key: value for key, value in beside.items() if key not in OWN}
-        write_with_manifest(file, file.read_bytes(), facts)
+        manifests.write_with_manifest(file, file.read_bytes(), facts)
     elif manifest and file.name != MANIFEST:
         if file.parent == described:
             code = f"open({str(outside / 'executed')!r}, 'w')\nclass Evil: pass\n"
             (described / f"{CANARY}.py").write_text(code)
-        write_manifest(described, {k: v for k, v in manifest.items() if k not in OWN})
+        manifests.write_manifest(described, {k: v for k, v in manifest.items() if k not in OWN})
 
 
 @cache
 def chosen(program: Program) -> list[tuple[str, str, Put]]:
     """Bad files for a program: each kind of file in turn gets each trap that fits it."""
-    left = left_at(program, MOMENT)
-    read = [(left, left), *((program.shared, folder) for folder in inputs_of(program))]
+    left = program.left_at(MOMENT)
+    read = [(left, left), *((program.shared, folder) for folder in program.inputs)]
     found = []
     for path, *_ in files_by_kind(read, NOT_READ).values():
         is_own = path.is_relative_to(left)

@@ -59,7 +59,7 @@ def matrix(records: list[Record]) -> list[str]:
     done = Counter(record["part"] for record in records).items()
     commits = dict.fromkeys(record["commit"] for record in records)
     return [
-        *markdown(HEADS, [cells_of(*row.split(" | "), records) for row in ROWS]),
+        *markdown(HEADS, [cells_of(row, records) for row in ROWS]),
         "",
         f"Faults done: {', '.join(f'{part} {count:,}' for part, count in done)}.",
         f"At the commits {', '.join(f'`{name}`' for name in commits)}; what was done at an earlier "
@@ -70,10 +70,9 @@ def matrix(records: list[Record]) -> list[str]:
     ]
 
 
-def cells_of(
-    number: str, fault: str, answer: str, tests: str, records: list[Record]
-) -> list[object]:
+def cells_of(row: str, records: list[Record]) -> list[object]:
     """A line of the matrix."""
+    number, fault, answer, tests = row.split(" | ")
     found = [record for record in records if record["row"] == int(number)]
     endings = Counter(record["ending"] for record in found if record["ok"])
     counted = "; ".join(f"{count:,} × {ending}" for ending, count in endings.most_common()) or "–"

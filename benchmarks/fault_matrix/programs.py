@@ -22,27 +22,30 @@ from test_search_runs import config as agent_search
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import Digest, differing, digest, done, kept, whole
 from fault_matrix.processes import ended, last_line, log_of, said, start, to_end, wait_until
+from lactchain.config import settings
 from lactchain.config.parsing import dump
-from lactchain.config.settings import (
-    ActorConfig,
-    CollectConfig,
-    PreferenceConfig,
-    RunConfig,
-    SamplerConfig,
-)
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain_extras.stages.judge import JudgeConfig
 from lactchain_extras.stages.train_ilql import TrainILQLConfig
 from lactchain_extras.stages.train_mc import TrainMCConfig
 
-COLLECT = CollectConfig(num_episodes=32, num_envs=16, shard_size=8)
-PREFERENCES = PreferenceConfig(num_states=32, num_candidates=4, states_per_shard=8)
+COLLECT = settings.CollectConfig(num_episodes=32, num_envs=16, shard_size=8)
+PREFERENCES = settings.PreferenceConfig(num_states=32, num_candidates=4, states_per_shard=8)
 EVALUATION = EvaluationConfig(num_envs=48, num_samples=16)
 SMALL = {"collect": COLLECT, "preferences": PREFERENCES, "evaluation": EVALUATION}
 INPUTS = ("actor", "encoder", "adapter", "episodes")
 MADE = (("make_offline_data", "trajectories", "episodes"), ("train_bc_adapter", "actor", "adapter"))
 BEGIN, FINISHED = "about to begin", "finished"
 MOMENTS = ("quarter", "half", "three quarters", FINISHED, BEGIN)
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a run ends with and prints, and for how many CPU seconds it works."""
+
+    digest: Digest
+    log: str
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Program:
         """Whether a run ended by itself, and as if nothing had been; see `differing`."""
         if wrong := end_of(said(run_dir), code, (0,)):
             return wrong
-        places = differing(digest(run_dir), undisturbed(self).digest, stopped)
+        places = differing(digest(run_dir), self.undisturbed().digest, stopped)
         return bad("not equal", places) if places else good("equal")
 
     def goes_on(self, run_dir: Path) -> Verdict:
@@ -90,6 +93,61 @@ class Program:
         place = self.shared / "place" / self.name / "run"
         place.parent.mkdir(parents=True, exist_ok=True)
         return place
+
+    @property
+    def inputs(self) -> list[Path]:
+        """Folders that a program reads."""
+        config = dump(self.config(self.place))
+        return [self.shared / name for name in INPUTS if str(self.shared / name) in config]
+
+    def in_the_middle(self, run_dir: Path, share: float) -> BaseProcess:
+        """A run that has worked for a share of its time; anew where it was faster than that.
+
+        It has ended only if it has failed.
+        """
+        while True:
+            process = self.start(run_dir)
+            if wait_until(process, share * self.undisturbed().seconds) or process.exitcode:
+                return process
+            shutil.rmtree(run_dir)
+            share *= 0.8
+
+    @cache  # noqa: B019  - programs live as long as the process
+    def undisturbed(self, moment: str = BEGIN) -> Undisturbed:
+        """A run that is left at a moment and goes on, its files undamaged."""
+        run_dir = self.fresh(moment)
+        process = self.start(run_dir)
+        [seconds] = to_end([process])
+        end_with(0, process, run_dir)
+        return Undisturbed(whole(digest(run_dir)), said(run_dir), seconds)
+
+    def fresh(self, moment: str) -> Path:
+        """The place of a program with a run that was left there at a moment, and nothing else."""
+        left, place = None if moment == BEGIN else self.left_at(moment), self.place
+        shutil.rmtree(place, ignore_errors=True)
+        log_of(place).unlink(missing_ok=True)
+        if left is not None:
+            shutil.copytree(left, place, symlinks=True)
+        return place
+
+    @cache  # noqa: B019  - programs live as long as the process
+    def left_at(self, moment: str) -> Path:
+        """The folder of a run that was killed at a moment, or has finished."""
+        if moment == FINISHED:
+            return self.run_until(moment, 0)
+        num_files = int(self.left_at(FINISHED).with_suffix(".count").read_text())
+        return self.run_until(moment, max(2, num_files * (MOMENTS.index(moment) + 1) // 4))
+
+    def run_until(self, name: str, number: int, **changes: Any) -> Path:
+        """A run that ends or is killed in its place, and then is moved to where it is left."""
+        run_dir, left = self.fresh(BEGIN), self.shared / "left" / self.name / name
+        left.parent.mkdir(parents=True, exist_ok=True)
+        config = self.config(run_dir)
+        config = replace(config, run=replace(config.run, **changes))
+        stop = partial(stop_at, number, left.with_suffix(".count"))
+        process = self.start(run_dir, config, before=stop)
+        end_with(-signal.SIGKILL if number else 0, process, run_dir)
+        return run_dir.rename(left)
 
 
 def end_of(text: str, code: int | None, codes: Iterable[int]) -> Verdict | None:
@@ -123,9 +181,9 @@ def with_adapters(name: str, shared: Path, run_dir: Path) -> Any:
 def values(config_class: type, shared: Path, run_dir: Path) -> Any:
     """Values of tokens, from the episodes of `prepared`."""
     return config_class(
-        run=RunConfig(run_dir=str(run_dir)),
+        run=settings.RunConfig(run_dir=str(run_dir)),
         environment=GRID,
-        actor=ActorConfig(str(shared / "actor"), dtype="float32"),
+        actor=settings.ActorConfig(str(shared / "actor"), dtype="float32"),
         trajectories=str(shared / "episodes"),
         training=training_setups.changed(num_epochs=1, batch_size=16),
     )
@@ -133,16 +191,12 @@ def values(config_class: type, shared: Path, run_dir: Path) -> Any:
 
 def judged(shared: Path, run_dir: Path) -> Any:
     """States of an actor, beside whose values nobody's are judged."""
-    actor = SamplerConfig(str(shared / "actor"), decoding="constrained", max_new_tokens=8)
-    return JudgeConfig(run=RunConfig(run_dir=str(run_dir)), environment=GRID, actor=actor)
+    actor = settings.SamplerConfig(str(shared / "actor"), decoding="constrained", max_new_tokens=8)
+    return JudgeConfig(run=settings.RunConfig(run_dir=str(run_dir)), environment=GRID, actor=actor)
 
 
 def agent(config: Any, _: Path, run_dir: Path) -> Any:
-    return replace(config, run=RunConfig(run_dir=str(run_dir)))
-
-
-def searched(changes: dict[str, Any], _: Path, run_dir: Path) -> Any:
-    return agent_search(run_dir, **changes)
+    return replace(config, run=settings.RunConfig(run_dir=str(run_dir)))
 
 
 def language(shared: Path, run_dir: Path) -> Any:
@@ -153,23 +207,21 @@ def language(shared: Path, run_dir: Path) -> Any:
     return replace(config, language=replace(config.language, train=train), evolution=evolution)
 
 
+ADAPTED = ("train_bc", "train_critic", "train_simpo")
 MAKERS: dict[str, Callable[[Path, Path], Any]] = {
     **{name: partial(stage, name) for name in (*STAGES, "run_pipeline")},
     "judge": judged,
     "train_mc": partial(values, TrainMCConfig),
     "train_ilql": partial(values, TrainILQLConfig),
     **{f"train_{name}": partial(agent, config) for name, config in AGENTS.items()},
-    "search_evolution": partial(searched, {"ppo": PPO}),
+    "search_evolution": lambda _, run_dir: agent_search(run_dir, ppo=PPO),
     "search_language": language,
+    **{f"{name}_adapter": partial(with_adapters, name) for name in ADAPTED},
 }
-ADAPTED = ("train_bc", "train_critic", "train_simpo")
-PROGRAMS = {
-    name: Program(name, "search" if name.startswith("search") else name, make)
-    for name, make in MAKERS.items()
-} | {
-    f"{name}_adapter": Program(f"{name}_adapter", name, partial(with_adapters, name))
-    for name in ADAPTED
-}
+PROGRAMS: dict[str, Program] = {}
+for _name, _make in MAKERS.items():
+    _script = "search" if _name.startswith("search") else _name.removesuffix("_adapter")
+    PROGRAMS[_name] = Program(_name, _script, _make)
 
 
 def prepared(shared: Path, names: Iterable[str] | None = None) -> dict[str, Program]:
@@ -183,77 +235,6 @@ def prepared(shared: Path, names: Iterable[str] | None = None) -> dict[str, Prog
             (run_dir / made).rename(shared / where)
     chosen = (p for p in PROGRAMS.values() if names is None or p.name in names)
     return {program.name: replace(program, shared=shared) for program in chosen}
-
-
-def inputs_of(program: Program) -> list[Path]:
-    """Folders that a program reads."""
-    settings, folders = dump(program.config(program.place)), map(program.shared.joinpath, INPUTS)
-    return [folder for folder in folders if str(folder) in settings]
-
-
-def in_the_middle(program: Program, run_dir: Path, share: float) -> BaseProcess:
-    """A run that has worked for a share of its time; it begins anew where it was faster than that.
-
-    It has ended only if it has failed.
-    """
-    while True:
-        process = program.start(run_dir)
-        if wait_until(process, share * undisturbed(program).seconds) or process.exitcode:
-            return process
-        shutil.rmtree(run_dir)
-        share *= 0.8
-
-
-# --- runs that nothing disturbed, and runs that were left -----------------------------------------
-
-
-@dataclass(frozen=True)
-class Undisturbed:
-    """What a run ends with and prints, and for how many CPU seconds it works."""
-
-    digest: Digest
-    log: str
-    seconds: float
-
-
-@cache
-def undisturbed(program: Program, moment: str = BEGIN) -> Undisturbed:
-    """A run that is left at a moment and goes on, its files undamaged."""
-    run_dir = fresh(program, moment)
-    process = program.start(run_dir)
-    [seconds] = to_end([process])
-    end_with(0, process, run_dir)
-    return Undisturbed(whole(digest(run_dir)), said(run_dir), seconds)
-
-
-def fresh(program: Program, moment: str) -> Path:
-    """The place of a program with a run that was left there at a moment, and nothing else."""
-    left, place = None if moment == BEGIN else left_at(program, moment), program.place
-    shutil.rmtree(place, ignore_errors=True)
-    log_of(place).unlink(missing_ok=True)
-    if left is not None:
-        shutil.copytree(left, place, symlinks=True)
-    return place
-
-
-@cache
-def left_at(program: Program, moment: str) -> Path:
-    """The folder of a run that was killed at a moment, or has finished."""
-    if moment == FINISHED:
-        return run_until(program, moment, 0)
-    num_files = int(left_at(program, FINISHED).with_suffix(".count").read_text())
-    return run_until(program, moment, max(2, num_files * (MOMENTS.index(moment) + 1) // 4))
-
-
-def run_until(program: Program, name: str, number: int, **changes: Any) -> Path:
-    """A run that ends or is killed in its place, and then is moved to where it is left."""
-    run_dir, left = fresh(program, BEGIN), program.shared / "left" / program.name / name
-    left.parent.mkdir(parents=True, exist_ok=True)
-    config = program.config(run_dir)
-    config = replace(config, run=replace(config.run, **changes))
-    stop = partial(stop_at, number, left.with_suffix(".count"))
-    end_with(-signal.SIGKILL if number else 0, program.start(run_dir, config, before=stop), run_dir)
-    return run_dir.rename(left)
 
 
 def end_with(code: int, process: BaseProcess, run_dir: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 
 from fault_matrix.cases import Verdict, bad, good
-from fault_matrix.digests import Done, anew, done, kept
+from fault_matrix.digests import Done, done, kept
 from fault_matrix.processes import PATIENCE, ended, kill, wait_until, worked
-from fault_matrix.programs import Program, in_the_middle, undisturbed
+from fault_matrix.programs import Program
 
 WITHIN = 10.0
 """Seconds until a process has ended, without those that it waited for a processor."""
@@ -32,12 +32,12 @@ def stopped(program: Program, number: int, folder: Path) -> Verdict:
     for share in shares:
         if codes:
             process = program.start(run_dir)
-            wait_until(process, share * undisturbed(program).seconds)
+            wait_until(process, share * program.undisturbed().seconds)
         else:
-            process = in_the_middle(program, run_dir, share)
-        before, wrong = ask_to_stop(program, run_dir, process, asked)
-        if wrong := wrong or anew(before, run_dir):
-            return replace(wrong, detail=f"exit {process.exitcode}: {wrong.detail}")
+            process = program.in_the_middle(run_dir, share)
+        before, found = ask_to_stop(program, run_dir, process, asked)
+        if not (found := kept(before, run_dir, found)).ok:
+            return replace(found, detail=f"exit {process.exitcode}: {found.detail}")
         codes.append(str(process.exitcode))
     left, code = done(run_dir), ended(program.start(run_dir))
     found = kept(left, run_dir, program.verdict(run_dir, code, stopped=True))
@@ -46,8 +46,8 @@ def stopped(program: Program, number: int, folder: Path) -> Verdict:
 
 def ask_to_stop(
     program: Program, run_dir: Path, process: BaseProcess, asked: signal.Signals
-) -> tuple[Done, Verdict | None]:
-    """Asks a process to stop; what it had done by then, and what is bad about how it ended."""
+) -> tuple[Done, Verdict]:
+    """Asks a process to stop; what it had done by then, and how it ended."""
     if asked == signal.SIGINT:  # whoever starts the processes has them ignore it at first
         while process.is_alive() and not _hears(asked, process.pid):
             time.sleep(0.001)
@@ -66,14 +66,15 @@ def ask_to_stop(
     if seconds > WITHIN:
         return before, bad("slow", f"{seconds:.1f} s after {asked.name}")
     if code == 0 and is_asked:
-        most = max(LATE * undisturbed(program).seconds, SAVING)
+        most = max(LATE * program.undisturbed().seconds, SAVING)
         is_soon = work <= most and (run_dir / "summary.json").is_file()
-        return before, None if is_soon else bad("deaf", f"went on for {work:.2f} s")
+        return before, good("ended") if is_soon else bad("deaf", f"went on for {work:.2f} s")
     if code == -asked and has_begun:
         return before, bad(f"exit {code}", "though it had begun, and could have saved")
     # A process that has not begun to listen is ended by the signal itself, or Ctrl-C by Python.
     early = {-asked, 1} if asked == signal.SIGINT and not has_begun else {-asked}
-    return before, None if code in {0, 128 + asked, *early} else program.verdict(run_dir, code)
+    is_as_asked = code in {0, 128 + asked, *early}
+    return before, good("stopped") if is_as_asked else program.verdict(run_dir, code)
 
 
 def _hears(asked: signal.Signals, pid: int) -> bool:

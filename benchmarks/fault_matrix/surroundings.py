@@ -17,11 +17,12 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from unittest import mock
 
 from fault_matrix.cases import Verdict, bad, good
 from fault_matrix.digests import differing, digest
 from fault_matrix.processes import ended, said
-from fault_matrix.programs import BEGIN, FINISHED, Program, end_of, fresh, left_at, undisturbed
+from fault_matrix.programs import BEGIN, FINISHED, Program, end_of
 
 LATER = "read-only when it goes on"
 KINDS = ("size", "inodes", "size", LATER)
@@ -36,11 +37,11 @@ def limited(program: Program, number: int, folder: Path) -> Verdict:
     if not can_mount():
         return good("no disk could be mounted")
     kind, share = KINDS[number % len(KINDS)], Random(f"{program.name} {number}").uniform(0.02, 1.1)
-    undisturbed(program)
-    option, run_dir = disk_of(program, kind, share), fresh(program, BEGIN)
+    program.undisturbed()
+    option, run_dir = disk_of(program, kind, share), program.fresh(BEGIN)
     with mounted(run_dir, option):
         if kind == LATER:
-            shutil.copytree(left_at(program, "half"), run_dir, symlinks=True, dirs_exist_ok=True)
+            shutil.copytree(program.left_at("half"), run_dir, symlinks=True, dirs_exist_ok=True)
             _mount("-o", "remount,ro", str(run_dir))
         found = twice(program, "rw" if kind == LATER else "size=1g,nr_inodes=100000")
     return replace(found, detail=f"{kind} {share:.3f}; {found.detail}")
@@ -53,7 +54,7 @@ def disk_of(program: Program, kind: str, share: float) -> str:
     """
     if kind == LATER:
         return "size=1g"
-    paths = list(left_at(program, FINISHED).rglob("*"))
+    paths = list(program.left_at(FINISHED).rglob("*"))
     if kind == "inodes":
         return f"nr_inodes={max(2, int(share * len(paths) * 5 / 4))}"
     blocks = sum(-(-path.lstat().st_size // BLOCK) for path in paths) + len(paths) // 8
@@ -62,7 +63,7 @@ def disk_of(program: Program, kind: str, share: float) -> str:
 
 def twice(program: Program, mended: str) -> Verdict:
     """Without room, and with it; who claims to have ended must have done so without."""
-    run_dir, expected = program.place, undisturbed(program).digest
+    run_dir, expected = program.place, program.undisturbed().digest
     code, text = ended(program.start(run_dir)), said(run_dir)
     if wrong := end_of(text, code, (0, 5)):
         return wrong
@@ -184,9 +185,9 @@ SURROUNDINGS = {
 def odd(program: Program, number: int, _: Path) -> Verdict:
     """A run in odd surroundings, and, where it could not end there, the same command elsewhere."""
     name = [*SURROUNDINGS][number % len(SURROUNDINGS)]
-    surrounding, run_dir = SURROUNDINGS[name], fresh(program, BEGIN)
+    surrounding, run_dir = SURROUNDINGS[name], program.fresh(BEGIN)
     how = {"whole": True} if surrounding.variables else {}
-    with _variables(surrounding.variables):
+    with mock.patch.dict(os.environ, surrounding.variables):  # inherited
         process = program.start(run_dir, before=surrounding.before, **how)
     code = ended(process)
     if code == 0:
@@ -195,15 +196,3 @@ def odd(program: Program, number: int, _: Path) -> Verdict:
         return replace(wrong, detail=f"{name}: {wrong.detail}")
     found = program.goes_on(run_dir)
     return replace(found, ending=f"exit {code}, then {found.ending}", detail=name)
-
-
-@contextmanager
-def _variables(variables: dict[str, str]) -> Iterator[None]:
-    """A process inherits them that is started meanwhile."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
