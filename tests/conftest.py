@@ -9,8 +9,10 @@ import inspect
 import os
 import re
 import runpy
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +26,11 @@ EXTRA_WORLDS = re.compile(
 )
 
 os.environ.update(
-    OMP_NUM_THREADS="1",
-    MKL_NUM_THREADS="1",
-    TOKENIZERS_PARALLELISM="false",
-    HF_HUB_OFFLINE="1",
-    HF_HUB_DISABLE_TELEMETRY="1",
-    HF_HUB_DISABLE_PROGRESS_BARS="1",
+    OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", CI="1", NO_COLOR="1",
+    HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
     TRL_EXPERIMENTAL_SILENCE="1",
-    CI="1",
-    NO_COLOR="1",
     PYTHONPATH=os.pathsep.join(filter(None, [OFFLINE, os.environ.get("PYTHONPATH")])),
-)
+)  # fmt: skip
 os.environ.pop("HF_TOKEN", None)
 
 runpy.run_path(f"{OFFLINE}/sitecustomize.py")  # blocks the sockets of this process
@@ -92,28 +88,35 @@ def root() -> Path:
     return ROOT
 
 
-@pytest.fixture(scope="session")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny actor and encoder, which no test may change."""
-    from script_setups import build_weights
+def folder_of(module: str, function: str, what: str) -> Any:
+    """A fixture: what a function builds in a folder, once; no test may change it."""
 
-    return build_weights(tmp_path_factory.mktemp("weights"))
+    @pytest.fixture(scope="session")
+    def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
+        return getattr(import_module(module), function)(tmp_path_factory.mktemp(function))
 
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny actor and encoder for the trainings of `training_setups`."""
-    from training_setups import build_weights
-
-    return build_weights(tmp_path_factory.mktemp("tiny"))
+    built.__doc__ = what
+    return built
 
 
-@pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The actor and encoder of `test_tiny_models`, others of the same shape, another tokenizer."""
-    from test_tiny_models import build_small
+weights = folder_of("script_setups", "build_weights", "A tiny actor and encoder.")
+tiny = folder_of("training_setups", "build_weights", "Others, for the trainings of that.")
+small = folder_of("test_tiny_models", "build_small", "Others, of another tokenizer.")
+seeds = folder_of("browser", "two_seeds", "The folders of two seeds of a pipeline without models.")
 
-    return build_small(tmp_path_factory.mktemp("small"))
+
+@pytest.fixture
+def actor(small: Path, tmp_path: Path) -> Path:
+    """A copy of the small actor's folder to damage."""
+    return shutil.copytree(small / "actor", tmp_path / "actor")
+
+
+@pytest.fixture
+def config(small: Path) -> Any:
+    """The configuration of the small actor."""
+    from lactchain import ActorConfig
+
+    return ActorConfig(model=str(small / "actor"))
 
 
 @pytest.fixture(scope="session")
@@ -139,14 +142,6 @@ def browser() -> Iterator[Any]:
 
     with chromium() as opened:
         yield opened
-
-
-@pytest.fixture(scope="session")
-def seeds(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The folders of two seeds of a pipeline without models, which no test may change."""
-    from browser import two_seeds
-
-    return two_seeds(tmp_path_factory.mktemp("seeds"))
 
 
 @pytest.fixture

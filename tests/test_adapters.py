@@ -24,12 +24,6 @@ from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, weights_in
 from lactchain.storage.manifests import write_manifest, write_run_file
 
 
-@pytest.fixture
-def actor(small, tmp_path):
-    """A copy of the actor's folder to damage."""
-    return shutil.copytree(small / "actor", tmp_path / "actor")
-
-
 def trained(config: ActorConfig, seed: int = 0):
     torch.manual_seed(seed)
     model, _ = load_actor(replace(config, lora=LORA), trainable=True)
@@ -41,11 +35,6 @@ def trained(config: ActorConfig, seed: int = 0):
 def adapter(config, tmp_path) -> Path:
     save_adapter(trained(config), tmp_path / "adapter")
     return tmp_path / "adapter"
-
-
-@pytest.fixture
-def config(small):
-    return ActorConfig(model=str(small / "actor"))
 
 
 def test_an_adapter_comes_back_bit_for_bit_without_a_word(config, adapter, capfd):
@@ -190,9 +179,7 @@ def test_the_tokenizers_identity_sees_chat_templates_wherever_they_are(small, ac
     ({"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]}, "embed_tokens"),
     ({"target_modules": ["q_proj"], "trainable_token_indices": [3, 4]}, "embed_tokens"),
 ])  # fmt: skip
-def test_an_adapter_of_embeddings_or_output_is_refused_before_it_is_trained(
-    config, tmp_path, asked, named
-):
+def test_an_adapter_of_embeddings_or_output_is_not_trained(config, tmp_path, asked, named):
     expected = f"between the embeddings and the output, got one of .*{named}"
     if set(asked) == {"target_modules"}:
         lora = replace(LORA, **asked)
@@ -211,9 +198,8 @@ def test_an_adapter_of_no_layer_is_one_line(config, names):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # of PEFT
 @pytest.mark.parametrize("asked", [
-    {"target_modules": ["q_proj", "v_proj"]},
+    {"target_modules": ["q_proj", "v_proj"]}, {"target_modules": ["q_proj"], "use_dora": True},
     {"target_modules": "all-linear", "use_rslora": True},
-    {"target_modules": ["q_proj"], "use_dora": True},
     {"target_modules": ["q_proj"], "bias": "all"},
     {"target_modules": ["q_proj"], "modules_to_save": ["o_proj"]},
 ])  # fmt: skip
@@ -248,10 +234,7 @@ def of_peft(config, folder, **asked):
     ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////wAAAAAAAAAA"}),
     ("decoder", {"type": "Strip", "content": "a", "start": 9, "stop": 9}),
     ("decoder", {"type": "Nonsense"}),
-    (
-        "post_processor",
-        {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": 3},
-    ),
+    ("post_processor", {"type": "TemplateProcessing", "special_tokens": 3}),
     ("model", {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}),
     ("model", 3),
 ])  # fmt: skip
@@ -274,7 +257,5 @@ def test_a_package_that_a_model_needs_and_is_missing_is_one_line(actor, monkeypa
         raise ImportError("attention of\n a hub")
 
     monkeypatch.setattr("lactchain.models.loading.AutoConfig.from_pretrained", missing)
-    with pytest.raises(
-        ConfigError, match=r"needs a package that is not installed \(attention of a"
-    ):
+    with pytest.raises(ConfigError, match=r"a package that is not installed \(attention of a"):
         load_actor(ActorConfig(model=str(actor)))

@@ -1,13 +1,12 @@
 """Training in 16 and in 32 bits: what is chosen, what is saved, and what was learnt answers."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import family_models
 import numpy as np
 import pytest
 import torch
-from script_setups import COLLECT, LORA, PREFERENCES, build_weights, config_of, start
+from script_setups import LORA, config_of, start
 from training_setups import exit_codes, nudge
 
 from lactchain import ChainGrammar, ConfigError, EmbeddingCritic, LanguageActor
@@ -26,12 +25,11 @@ TEXTS = ["1 2 up", "0 3 left"]
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory) -> Path:
-    """A tiny actor and encoder, and the actor as the hub has models: in bfloat16."""
-    folder = build_weights(tmp_path_factory.mktemp("weights"))
-    model, tokenizer = load_actor(ActorConfig(str(folder / "actor"), dtype="bfloat16"))
-    model.save_pretrained(folder / "actor16")
-    tokenizer.save_pretrained(folder / "actor16")
+def actor16(weights, tmp_path_factory) -> str:
+    """The tiny actor as the hub has models: in bfloat16."""
+    folder = str(tmp_path_factory.mktemp("actor16"))
+    for part in load_actor(ActorConfig(str(weights / "actor"), dtype="bfloat16")):
+        part.save_pretrained(folder)
     return folder
 
 
@@ -41,26 +39,24 @@ def weights(tmp_path_factory) -> Path:
     ({"avx512_bf16": False, "amx_bf16": False}, torch.float32),
     ({}, torch.float32),
 ])  # fmt: skip
-def test_auto_is_bfloat16_on_a_cpu_that_multiplies_in_it(
-    weights, monkeypatch, capabilities, chosen
-):
+def test_auto_is_bfloat16_on_a_cpu_that_computes_in_it(actor16, monkeypatch, capabilities, chosen):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    assert load_actor(ActorConfig(str(weights / "actor16")))[0].dtype == chosen
+    assert load_actor(ActorConfig(actor16))[0].dtype == chosen
 
 
-def test_auto_is_float32_for_weights_that_are_all_trained(weights, monkeypatch, tmp_path):
+def test_auto_is_float32_for_weights_that_are_all_trained(actor16, monkeypatch, tmp_path):
     monkeypatch.setattr(loading, "computes_in_bfloat16", lambda: True)  # as on a GPU
-    actor = ActorConfig(str(weights / "actor16"))
+    actor = ActorConfig(actor16)
     assert load_actor(actor)[0].dtype == torch.bfloat16
     adapted = load_actor(replace(actor, lora=LORA), trainable=True)[0]
     assert adapted.get_base_model().dtype == torch.bfloat16
     model, tokenizer = load_actor(actor, trainable=True)
     assert model.dtype == torch.float32
     # What has been learnt answers as it was learnt.
-    model.save_pretrained(tmp_path / "trained")
-    tokenizer.save_pretrained(tmp_path / "trained")
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "trained")
     assert load_actor(ActorConfig(str(tmp_path / "trained")))[0].dtype == torch.float32
-    config = CriticConfig(str(weights / "actor16"))
+    config = CriticConfig(actor16)
     assert EmbeddingCritic.from_config(config).base.dtype == torch.bfloat16
     critic = EmbeddingCritic.from_config(config, trainable=True)
     assert critic.base.dtype == torch.float32
@@ -107,10 +103,8 @@ def test_experts_are_trained_by_what_can_be_saved_and_merged(name, tmp_path):
     exported = replace(config, model=str(tmp_path / "export"), adapter=None)
     ids = torch.arange(3, 23)[None]
     with torch.inference_mode():
-        trained, alone, plain = (
-            load_actor(c)[0](input_ids=ids).logits.log_softmax(-1)
-            for c in (config, exported, replace(config, adapter=None))
-        )
+        models = (load_actor(c)[0] for c in (config, exported, replace(config, adapter=None)))
+        trained, alone, plain = (model(input_ids=ids).logits.log_softmax(-1) for model in models)
     torch.testing.assert_close(alone, trained, atol=1e-5, rtol=1e-5)
     assert (trained - plain).abs().max() > 1e-3
 
@@ -201,15 +195,11 @@ def test_an_update_smaller_than_a_number_of_16_bits_is_still_an_adapter(small, t
 
 def test_the_recipe_runs_with_adapters_on_both_models(tmp_path):
     """As on a GPU: weights in bfloat16, trained in mixed precision, and rolled out in between."""
-    config = config_of("run_pipeline", tmp_path, tmp_path / "run")
-    critic = replace(config.critic.config, lora=LORA, dtype="bfloat16")
-    config = replace(
-        config,
-        actor=replace(config.actor, lora=LORA, dtype="bfloat16"),
-        critic=replace(config.critic, config=critic, collect=replace(COLLECT, num_episodes=16)),
-        simpo=replace(config.simpo, preferences=replace(PREFERENCES, num_states=24)),
-        evaluation=replace(config.evaluation, num_samples=16),
-    )
+    changes = {"critic.collect.num_episodes": 16, "simpo.preferences.num_states": 24}
+    for model in ("actor", "critic.config"):
+        changes |= {f"{model}.lora": LORA, f"{model}.dtype": "bfloat16"}
+    changes["evaluation.num_samples"] = 16
+    config = config_of("run_pipeline", tmp_path, tmp_path / "run", changes)
     process = start("run_pipeline", config, ACCELERATE_MIXED_PRECISION="bf16")
     assert exit_codes([process]) == [0], (tmp_path / "run-0.log").read_text()[-2000:]
     for result in ("round_2/critic/critic", "round_2/simpo/actor"):

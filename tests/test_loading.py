@@ -22,22 +22,11 @@ IDS = torch.tensor([[5, 60, 280, 7]])
 LORA = LoraSettings(r=2, alpha=4)
 
 
-@pytest.fixture
-def actor(small, tmp_path):
-    """A copy of the actor's folder to damage."""
-    return shutil.copytree(small / "actor", tmp_path / "actor")
-
-
 def refused(actor, message) -> str:
     config = actor if isinstance(actor, ActorConfig) else ActorConfig(model=str(actor))
     with pytest.raises(DataError, match=message) as error:
         load_actor(config)
     return str(error.value)
-
-
-@pytest.fixture
-def config(small):
-    return ActorConfig(model=str(small / "actor"))
 
 
 def edit_json(file: Path, **changes) -> None:
@@ -64,11 +53,8 @@ def command(message):
 
 
 @pytest.mark.parametrize(("model", "made"), [
-    ("weights/tiny-actor", "weights/tiny-actor"),
-    ("weights/maze/tiny-actor", "weights/maze/tiny-actor"),
-    ("weights/smollm2", "weights/smollm2"),
-    ("weights/nobody/no-model", "nobody/no-model"),
-    ("nobody/no-model", "nobody/no-model"),
+    *((f"weights/{name}",) * 2 for name in ("tiny-actor", "maze/tiny-actor", "smollm2")),
+    *((model, "nobody/no-model") for model in ("weights/nobody/no-model", "nobody/no-model")),
     ("no such thing", None),
     ("/no/such/tiny-folder", None),
 ])  # fmt: skip
@@ -147,19 +133,17 @@ class Bomb:
         return exec, ("raise SystemExit('a pickle was run')",)
 
 
-def test_pickled_weights_are_never_read(actor):
-    (actor / "model.safetensors").unlink()
-    (actor / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
-    refused(actor, "model.safetensors")
-
-
-def test_code_of_a_model_is_not_run(actor):
+def test_neither_code_of_a_model_nor_a_pickle_is_run(actor):
     (actor / "bomb.py").write_text("raise SystemExit('code of the model was run')")
     auto_map = {"AutoConfig": "bomb.Config", "AutoModelForCausalLM": "bomb.Model"}
     edit_json(actor / "config.json", auto_map=auto_map)
     load_actor(ActorConfig(model=str(actor)))
     edit_json(actor / "config.json", model_type="bomb")
     refused(actor, "a model_type that transformers knows, got 'bomb'; take another")
+    (actor / "model.safetensors").unlink()
+    (actor / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
+    edit_json(actor / "config.json", model_type="mistral")
+    refused(actor, "model.safetensors")
 
 
 def test_without_a_pad_token_another_takes_its_place(actor):
