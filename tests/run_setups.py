@@ -35,6 +35,13 @@ def start(source: str, *arguments: object, **options) -> subprocess.Popen:
     )
 
 
+def ended(source: str, *arguments: object) -> tuple[int, str, str]:
+    """The exit code of such a process, and what it prints and says."""
+    with start(source, *arguments) as process:
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
 LAUNCHED = """
 import hashlib, logging, os, signal, sys, threading, time
 from run_setups import Config

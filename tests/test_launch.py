@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from run_setups import ROOT, Config, launched, start
+from run_setups import ROOT, Config, ended, launched, start
 
 from lactchain import ConfigError, DataError, DiskError, EnvironmentFault, Interrupted
 from lactchain.errors import NonFiniteError
@@ -82,9 +82,8 @@ if CODE:
 @pytest.mark.parametrize("code", [0, 6])
 def test_threads_that_an_environment_leaves_keep_no_process(code):
     work = THREAD + AT_THE_END.replace("CODE", str(code))
-    with start(launched(work, "process.GRACE_SECONDS = 0.5")) as process:
-        out, error = process.communicate(timeout=60)
-    assert (process.returncode, out) == (code, "done\n")
+    *told, error = ended(launched(work, "process.GRACE_SECONDS = 0.5"))
+    assert told == [code, "done\n"]
     assert error.splitlines()[-1] == "ended without waiting for the threads left by a world"
 
 
@@ -101,9 +100,7 @@ time.sleep(0.5)  # until it is deaf
 def test_processes_that_an_environment_leaves_and_that_hear_no_signal_keep_no_process(is_daemon):
     work = DEAF.replace("DAEMON", str(is_daemon)) + AT_THE_END.replace("CODE", "6")
     before = "import multiprocessing; process.GRACE_SECONDS = 0.5"
-    with start(launched(work, before)) as process:
-        out, error = process.communicate(timeout=60)
-    assert (process.returncode, out, error) == (6, "done\n", "error: x\n")
+    assert ended(launched(work, before)) == (6, "done\n", "error: x\n")
 
 
 @pytest.mark.parametrize(
@@ -141,8 +138,6 @@ POLLING = launched("""
     print("saved", flush=True)
     raise Interrupted(process.stop_requested(), "stopped at step 3, saved in runs/x")
 """)
-
-
 BY_DEFAULT = "signal.signal(signal.{}, signal.SIG_DFL)"
 SIGNALS = ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGQUIT")
 ENDINGS = {
@@ -188,10 +183,9 @@ def test_a_command_that_is_stopped_while_it_is_imported_ends_without_a_word(way,
     (tmp_path / "sitecustomize.py").write_text(STOPPED_AT)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         variables = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "AT": module, "SIGNAL": str(int(number))}
-        ended = subprocess.run(
-            COMMANDS[way], env=os.environ | variables, capture_output=True, text=True
-        )
-        assert (ended.returncode, ended.stdout, ended.stderr) == (128 + number, "", "")
+        how = {"env": os.environ | variables, "capture_output": True, "text": True}
+        done = subprocess.run(COMMANDS[way], **how)
+        assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
 
 
 def test_a_second_signal_ends_at_once():
@@ -244,27 +238,20 @@ print("done")
 
 def test_a_signal_that_an_environment_sends_itself_ends_none_of_several_processes(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with start(launched(ALARM, QUICK)) as process:
-        out, _ = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "done\n")
+    assert ended(launched(ALARM, QUICK))[:2] == (0, "done\n")
 
 
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ({}, "10000"),
-        ({"GOMP_SPINCOUNT": "7"}, "7"),
-        ({"OMP_WAIT_POLICY": "active"}, None),
-    ],
-)
+@pytest.mark.parametrize(("given", "found"), [
+    ({}, "10000"),
+    ({"GOMP_SPINCOUNT": "7"}, "7"),
+    ({"OMP_WAIT_POLICY": "active"}, None),
+])  # fmt: skip
 def test_threads_of_torch_sleep_soon_unless_somebody_says_how_they_wait(monkeypatch, given, found):
     """Set before torch is there, which reads it once."""
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    source = launched(
-        "print(os.environ.get('GOMP_SPINCOUNT'), before)", "before = 'torch' in sys.modules"
-    )
-    with start(source) as process:
-        assert process.communicate(timeout=60)[0].split() == [str(found), "False"]
+    work = "print(os.environ.get('GOMP_SPINCOUNT'), before)"
+    _, out, _ = ended(launched(work, "before = 'torch' in sys.modules"))
+    assert out.split() == [str(found), "False"]
