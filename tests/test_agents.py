@@ -18,7 +18,7 @@ from lactchain.baselines.transitions import Minibatch
 from lactchain.errors import ConfigError
 
 LINE, TWO, BOX = spaces.Box(-9, 9, (1,)), spaces.Discrete(2), spaces.Box(-1, 1, (2,))
-PUSH = spaces.Box(-1, 1, (1,))
+PUSH, PUSHED = spaces.Box(-1, 1, (1,)), np.array([0.5], np.float32)
 Q_LINE = DQNConfig(hidden=(), gamma=0.5, batch_size=16)
 ACTOR_LINE = DDPGConfig(hidden=(), gamma=0.5, batch_size=4)
 LINEAR = PPOConfig(num_envs=1, num_steps=3, batch_size=3, hidden=(), gamma=0.5, gae_lambda=0.5)
@@ -39,11 +39,9 @@ def with_values(online, target, config=Q_LINE):
 
 
 def one(terminated=False, action=0):
-    shape = (1, 1)
-    return Minibatch(
-        np.zeros((*shape, 1), np.float32), np.full(shape, action), np.ones(shape, np.float32),
-        np.full(shape, terminated), np.ones((*shape, 1), np.float32),
-    )  # fmt: skip
+    """A batch of one row: a step from 2 to 3, for a reward of 1."""
+    row = np.ones((1, 1, 1), np.float32)
+    return Minibatch(2 * row, np.array([[action]]), row[0], np.array([[terminated]]), 3 * row)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.25])
@@ -63,10 +61,9 @@ def test_every_copy_tosses_its_own_coin():
     assert agent.act(np.zeros((1, 100, 1), np.float32), greedy=True).all()
 
 
-@pytest.mark.parametrize(
-    ("fraction", "final", "expected"),
-    [(0.5, 0.1, [1, 0.55, 0.1, 0.1]), (0.25, 0.0, [1, 0, 0, 0]), (0.0, 0.1, [1, 0.1, 0.1, 0.1])],
-)
+@pytest.mark.parametrize(("fraction", "final", "expected"), [
+    (0.5, 0.1, [1, 0.55, 0.1, 0.1]), (0.25, 0.0, [1, 0, 0, 0]), (0.0, 0.1, [1, 0.1, 0.1, 0.1]),
+])  # fmt: skip
 def test_exploration_falls_by_its_schedule(fraction, final, expected):
     config = replace(Q_LINE, exploration_fraction=fraction, final_exploration=final)
     agent = DQN(config, LINE, TWO)
@@ -116,28 +113,21 @@ def test_only_greedy_play_uses_the_running_average_of_the_weights():
     assert not agents[0].act(seen, greedy=True).any() and agents[0].act(seen).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("train_every_env_steps", 6), ("tau", 0.0), ("average_weights", 1.0), ("reward_scale", 0.0)],
-)
+SENSELESS = {"train_every_env_steps": 6, "tau": 0.0, "average_weights": 1.0, "reward_scale": 0.0}
+
+
+@pytest.mark.parametrize(("name", "value"), SENSELESS.items())
 def test_senseless_settings_are_refused(name, value):
     with pytest.raises(ValueError, match=name):
         DQNConfig(**{"num_envs": 4, name: value})
-
-
-def step(terminated=False):
-    """A batch of one row: a step from 2 by 0.5 to 3, for a reward of 1."""
-    row = np.ones((1, 1, 1), np.float32)
-    reward, end = np.ones((1, 1), np.float32), np.full((1, 1), terminated)
-    return Minibatch(2 * row, 0.5 * row, reward, end, 3 * row)
 
 
 def test_targets_of_an_actor_and_its_critic_by_hand():
     for scale in (1.0, 0.25):
         agent = DDPG(replace(ACTOR_LINE, reward_scale=scale), LINE, PUSH)
         give_values(agent.target_critics, [8.0], "q0")
-        assert agent.targets(step()).item() == scale * 1 + 0.5 * 8
-        assert agent.targets(step(terminated=True)).item() == scale * 1
+        assert agent.targets(one(action=PUSHED)).item() == scale * 1 + 0.5 * 8
+        assert agent.targets(one(terminated=True, action=PUSHED)).item() == scale * 1
 
 
 def test_the_actor_climbs_the_online_critic_and_not_the_target():
@@ -155,11 +145,9 @@ def test_the_actor_climbs_the_online_critic_and_not_the_target():
 def test_targets_move_by_tau_after_each_update():
     agent = DDPG(replace(ACTOR_LINE, tau=0.25), LINE, PUSH)
     before = agent.target_critics.flat.clone(), agent.target_actors.flat.clone()
-    agent.update(step())
-    for target, start, online in zip(
-        (agent.target_critics, agent.target_actors), before, (agent.critics, agent.actors),
-        strict=True,
-    ):  # fmt: skip
+    agent.update(one(action=PUSHED))
+    targets, after = (agent.target_critics, agent.target_actors), (agent.critics, agent.actors)
+    for target, start, online in zip(targets, before, after, strict=True):
         torch.testing.assert_close(target.flat, start + 0.25 * (online.flat - start))
 
 
@@ -285,9 +273,7 @@ LEARNERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "world", "kwargs", "config", "members", "steps", "least", "most"), LEARNERS
-)
+@pytest.mark.parametrize("kind, world, kwargs, config, members, steps, least, most", LEARNERS)
 def test_every_member_learns(kind, world, kwargs, config, members, steps, least, most):
     envs = MemberEnvs(world, members, config.num_envs, seed=0, **kwargs)
     agent = kind(config, envs.observation_space, envs.action_space, 1, members)

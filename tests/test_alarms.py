@@ -9,26 +9,18 @@ from lactchain.data.alarms import RULES, best_round, collapse, fired, loss, warn
 from lactchain.data.evaluations import endless_rate, movement_metrics
 from lactchain.errors import CollapseError
 
-LEARNING = dict.fromkeys(
-    ("rollout/single_rate", "endless_rate", "bump_rate", "revisit_rate", "loop_rate",
-     "pairs/no_spread_rate", "success_lost"),
-    0.1,
-) | {
-    "sampled_invalid_rate": 0.01,
-    "rollout/invalid_rate": 0.9,  # of the round before: the newer figure counts
-    "retrieval_skill": 0.6,
+RATES = "rollout/single", "endless", "bump", "revisit", "loop", "pairs/no_spread"
+LEARNING = {f"{name}_rate": 0.1 for name in RATES} | {
+    "success_lost": 0.1, "retrieval_skill": 0.6,
+    "sampled_invalid_rate": 0.01, "rollout/invalid_rate": 0.9,  # the newer figure counts
 }  # fmt: skip
 ALARMING = {
-    "silence": {"sampled_invalid_rate": 0.31},
-    "single_actions": {"rollout/single_rate": 0.91},
-    "endless_chains": {"endless_rate": 0.51},
-    "bumps": {"bump_rate": 0.51},
-    "revisits": {"revisit_rate": 0.51},
-    "loops": {"loop_rate": 0.51},
-    "no_spread": {"pairs/no_spread_rate": 0.91},
-    "not_reading": {"retrieval_skill": 0.04},
+    "silence": {"sampled_invalid_rate": 0.31}, "single_actions": {"rollout/single_rate": 0.91},
+    "endless_chains": {"endless_rate": 0.51}, "bumps": {"bump_rate": 0.51},
+    "revisits": {"revisit_rate": 0.51}, "loops": {"loop_rate": 0.51},
+    "no_spread": {"pairs/no_spread_rate": 0.91}, "not_reading": {"retrieval_skill": 0.04},
     "fell": {"success_lost": 0.51},
-}
+}  # fmt: skip
 
 
 def test_a_round_that_learns_sets_off_nothing(caplog):
@@ -147,18 +139,16 @@ def test_where_states_are_held_back_the_practised_ones_decide():
 def walk(places, completions, bumps=None, state=True):
     """An episode through places, one action per completion; a completion "?" is no action."""
     infos = [{"state": {"at": place} if state else None, "bumped": []} for place in places]
-    for info, completion, bump in zip(
-        infos[1:], completions, bumps or [False] * len(completions), strict=True
-    ):
+    bumps = bumps or [False] * len(completions)
+    for info, completion, bump in zip(infos[1:], completions, bumps, strict=True):
         info["bumped"] = [] if completion == "?" else [bump]
     texts = tuple(f"at {place}" for place in places)
     return trajectory(texts, completions, infos=infos, terminated=False)
 
 
 def test_a_straight_walk_is_not_stuck():
-    assert set(movement_metrics([walk("abcd", "rrr")]).values()) == {0.0}
-    assert set(movement_metrics([]).values()) == {0.0}
-    assert set(movement_metrics([walk("a", "")]).values()) == {0.0}
+    for walks in ([walk("abcd", "rrr")], [walk("a", "")], []):
+        assert set(movement_metrics(walks).values()) == {0.0}
 
 
 @pytest.mark.parametrize("state", [True, False])

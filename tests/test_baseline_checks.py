@@ -49,16 +49,12 @@ PROBES = {  # by the fault that a wrong value tells of
     "a terminal state is given a value": Probe((0,), (1.0,), terminal=(0,)),
     "a time limit is taken for an ending": Probe((1, 0), (1.0, 1.0), cut=(1,)),
     # What the episode ends on looks like state 1, and is terminal all the same.
-    "the row on which a vector environment resets is learnt from": Probe(
-        (1, 1), (0.0, 1.0), terminal=(1,)
-    ),
+    "the row on which a batch resets is learnt from": Probe((1, 1), (0.0, 1.0), terminal=(1,)),
     # Cut on entering state 3, which is worth 4: the next episode's start is worth something else.
     "the successor of a last step is another episode's start, or another row of the ring": Probe(
         (1, 2, 3, 3), (0.0, 0.0, 0.0, 4.0), terminal=(3,), cut=(2,), starts=(0, 3)
     ),
-    "rewards or ends of episodes are credited a step too early or too late": Probe(
-        (1, 2, 2), (0.0, 0.0, 1.0), terminal=(2,)
-    ),
+    "rewards or ends are a step early or late": Probe((1, 2, 2), (0.0, 0.0, 1.0), terminal=(2,)),
 }
 
 
@@ -104,9 +100,8 @@ def test_an_agent_values_states_as_they_are_worth(kind, fault, monkeypatch):
         agent.advance(envs, envs.num_env_steps / num_steps)
     expected = PROBES[fault].values()
     tolerance = 0.08 * max(1.0, expected.max())
-    np.testing.assert_allclose(
-        values_of(agent, len(expected)), expected, 0, tolerance, err_msg=fault
-    )
+    found = values_of(agent, len(expected))
+    np.testing.assert_allclose(found, expected, 0, tolerance, err_msg=fault)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import count
 
 import gymnasium as gym
@@ -29,37 +29,24 @@ LOOP = settings.LoopConfig(
     save_every_steps=96,
 )  # fmt: skip
 SHORT = settings.WorldConfig("CartPole-v1", {"max_episode_steps": 40})
+LAKE = settings.WorldConfig("FrozenLake-v1")  # a loop of single copies, with dice
+PENDULUM = settings.WorldConfig("Pendulum-v1", {"max_episode_steps": 30})
+TINY = {"hidden": (8,), "batch_size": 16}
+FEW = TINY | {"num_envs": 2, "learning_starts": 64}
+AGENTS = {
+    "ppo": settings.PPOConfig(**TINY, num_envs=2, num_steps=16, num_epochs=2),
+    "dqn": settings.DQNConfig(**FEW, buffer_size=100, average_weights=0.9),
+    "ddpg": settings.DDPGConfig(**FEW, train_every_env_steps=8, rescale_observations=True),
+    "cql": settings.CQLConfig(**TINY, num_updates=16),
+}
 CONFIGS = {
-    "ppo": settings.TrainPPOConfig(
-        environment=SHORT,
-        agent=settings.PPOConfig(
-            num_envs=2, num_steps=16, batch_size=16, num_epochs=2, hidden=(8,)
-        ),
-        loop=LOOP,
-    ),
-    "dqn": settings.TrainDQNConfig(
-        environment=settings.WorldConfig("FrozenLake-v1"),  # a loop of single copies, with dice
-        agent=settings.DQNConfig(
-            num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, buffer_size=100,
-            average_weights=0.9,
-        ),
-        loop=LOOP,
-    ),
-    "ddpg": settings.TrainDDPGConfig(
-        environment=settings.WorldConfig("Pendulum-v1", {"max_episode_steps": 30}),
-        agent=settings.DDPGConfig(
-            num_envs=2, hidden=(8,), batch_size=16, learning_starts=64, train_every_env_steps=8,
-            rescale_observations=True,
-        ),
-        loop=LOOP,
-    ),
+    "ppo": settings.TrainPPOConfig(environment=SHORT, agent=AGENTS["ppo"], loop=LOOP),
+    "dqn": settings.TrainDQNConfig(environment=LAKE, agent=AGENTS["dqn"], loop=LOOP),
+    "ddpg": settings.TrainDDPGConfig(environment=PENDULUM, agent=AGENTS["ddpg"], loop=LOOP),
     "cql": settings.TrainCQLConfig(
-        environment=SHORT,
-        agent=settings.CQLConfig(hidden=(8,), batch_size=16, num_updates=16),
-        loop=LOOP,
-        num_random_steps=400,
+        environment=SHORT, agent=AGENTS["cql"], loop=LOOP, num_random_steps=400
     ),
-}  # fmt: skip
+}
 
 
 def placed(config, run_dir, **changes):
@@ -68,18 +55,17 @@ def placed(config, run_dir, **changes):
 
 def outcome(run_dir):
     """What a run ends with, without what depends on the clock; weights to the byte."""
-    summary = json.loads((run_dir / "summary.json").read_text())
-    metrics = [
-        {k: v for k, v in record.items() if k != "time" and not k.startswith("time/")}
-        for record in read_metrics(run_dir)
-    ]
     files = [run_dir / name / file for name in ("best", "last") for file in (ARRAYS, VALUES)]
     return (
-        {k: v for k, v in summary.items() if not k.startswith("time/")},
-        metrics,
+        lasting(json.loads((run_dir / "summary.json").read_text())),
+        [lasting(record) for record in read_metrics(run_dir)],
         json.loads((run_dir / "evaluations.json").read_text()),
         [hashlib.sha256(file.read_bytes()).hexdigest() for file in files],
     )
+
+
+def lasting(figures):
+    return {k: v for k, v in figures.items() if k != "time" and not k.startswith("time/")}
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +94,7 @@ def test_interrupted_twice_it_ends_as_if_it_had_not_been(name, finished, tmp_pat
     assert outcome(tmp_path / "run") == outcome(finished(name))
 
 
-@pytest.mark.parametrize(
-    ("name", "step"), [("ppo", 160), ("dqn", 320), ("ddpg", 480), ("cql", 480)]
-)
+@pytest.mark.parametrize("name, step", [("ppo", 160), ("dqn", 320), ("ddpg", 480), ("cql", 480)])
 def test_stopped_in_an_evaluation_it_repeats_it(name, step, finished, tmp_path, monkeypatch):
     """Stopped two steps into it; then killed as soon as it was repeated, before the next save."""
     config = placed(CONFIGS[name], tmp_path / "run", loop=replace(LOOP, save_every_steps=0))
@@ -153,10 +137,8 @@ def test_a_run_leaves_curves_weights_and_a_report(name, finished):
     assert summary["num_env_steps"] == (0 if name == "cql" else 960)
     assert {"best/episode_return", "last/episode_return", "last/episode_length"} <= {*summary}
     assert train_agent(placed(CONFIGS[name], run_dir)).items() >= summary.items()  # returns at once
-    agent, world = read_agent(run_dir / "best"), CONFIGS[name].environment
-    result = evaluate_members(
-        lambda x: agent.act(x, greedy=True), world.id, 1, 3, training.EVAL_SEED, **world.kwargs
-    )
+    world, act = CONFIGS[name].environment, partial(read_agent(run_dir / "best").act, greedy=True)
+    result = evaluate_members(act, world.id, 1, 3, training.EVAL_SEED, **world.kwargs)
     best = max(value for e in evaluations for value in e["episode_return"])
     assert result.returns.mean() == pytest.approx(best)
 
@@ -212,9 +194,7 @@ class Moody(gym.Wrapper):
         return result
 
 
-def test_a_world_that_raised_ends_once_mended_as_any_other_though_it_prints_and_seeds_everything(
-    tmp_path, monkeypatch
-):
+def test_a_world_that_raised_and_then_prints_and_seeds_ends_as_any_other(tmp_path, monkeypatch):
     make = lambda **kwargs: Moody(gym.make(SHORT.id, **kwargs))  # noqa: E731
     spec = gym.envs.registration.EnvSpec("test/Moody-v0", make, disable_env_checker=True)
     monkeypatch.setitem(gym.registry, spec.id, spec)

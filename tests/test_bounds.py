@@ -29,13 +29,12 @@ class Part(bounds.Bounded):
 
 
 @pytest.mark.parametrize(("field", "refused", "taken", "said"), [
-    ("count", 0, 1, "at least 1, got 0"),
+    ("count", 0, 1, "at least 1, got 0"), ("limit", 0, None, "at least 1, got 0"),
     ("rate", 0.0, 1e-9, "a number above 0, got 0.0"),
     ("rate", math.nan, 2.0, "a number above 0, got nan"),
     ("share", 1.1, 1.0, r"a number in \[0, 1\], got 1.1"),
     ("share", -0.1, 0.0, r"a number in \[0, 1\], got -0.1"),
     ("decay", 1.0, 0.0, r"a number in \[0, 1\), got 1.0"),
-    ("limit", 0, None, "at least 1, got 0"),
     ("widths", (8, 0), (8, 1), r"at least 1, got \(8, 0\)"),
 ])  # fmt: skip
 def test_a_number_beyond_its_bound_is_refused_and_one_within_is_taken(field, refused, taken, said):
@@ -83,10 +82,8 @@ def test_what_is_out_of_bounds_or_refused_by_the_config_is_a_config_error(values
 
 
 def test_shares_of_a_range_go_by_its_scale_and_back():
-    for range_, share, value in (
-        (bounds.Tunable(1e-4, 1e-2, log=True), 0.5, 1e-3),
-        (bounds.Tunable(0.0, 4.0), 0.25, 1.0),
-    ):
+    by_log, evenly = bounds.Tunable(1e-4, 1e-2, log=True), bounds.Tunable(0.0, 4.0)
+    for range_, share, value in ((by_log, 0.5, 1e-3), (evenly, 0.25, 1.0)):
         assert range_.at(share) == pytest.approx(value)
         assert range_.share(value) == pytest.approx(share)
     assert bounds.Tunable(1, 4, integer=True).at(0.5) == 2
