@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from random_models import SHAPES
+from run_setups import ROOT
 from script_setups import config_class
 
 from lactchain.config.parsing import dump, keys, parse
@@ -16,8 +17,6 @@ from lactchain.stages.stage_run import BatchSettings
 from lactchain.stages.world_facts import measure_world
 from lactchain_extras.memory import memory_of
 from lactchain_extras.stages.token_values import batches_of
-
-ROOT = Path(__file__).parent.parent
 
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
 CLASSIC = {"train_cql", "train_ddpg", "train_dqn", "train_ppo"}  # no language model, one size
