@@ -35,11 +35,8 @@ def run(tmp_path):
         config = {"run": run, "training": {"learning_rate": rate}}
         write_run(folder, config, 0, {"success_rate_after": success, "num_rounds": 2})
         (folder / "config.yaml").write_text(json.dumps(config))
-        results = [
-            EpisodeResult({key: cell}, took is not None, took or 16, 4)
-            for cell, took in enumerate(solved)
-            for _ in range(episodes)
-        ]
+        took = [(cell, took) for cell, took in enumerate(solved) for _ in range(episodes)]
+        results = [EpisodeResult({key: n}, t is not None, t or 16, 4) for n, t in took]
         write_episodes(folder / "episodes.json", results)
         return str(folder)
 
@@ -68,10 +65,8 @@ def test_gains_and_losses_are_of_the_same_start_states(run):
     assert [found.starts[n]["cell"] for n in found.lost] == [1]
     row = found.row()
     assert (row["gained"], row["lost"]) == (2, 1)
-    sides = {
-        "success": ([1, 1, 0, 0, 1], [1, 0, 1, 1, 1]),
-        "completions": ([1, 2, 16, 16, 3], [1, 16, 4, 1, 3]),
-    }
+    sides = {"success": ([1, 1, 0, 0, 1], [1, 0, 1, 1, 1])}
+    sides["completions"] = ([1, 2, 16, 16, 3], [1, 16, 4, 1, 3])
     for name, (before, after) in sides.items():
         low, high = paired_interval(before, after)
         mean = (sum(after) - sum(before)) / 5
@@ -84,26 +79,21 @@ def test_gains_and_losses_are_of_the_same_start_states(run):
 HALF = [1 if cell % 2 else None for cell in range(40)]
 
 
-@pytest.mark.parametrize(
-    ("after", "verdict"),
-    [([1] * 40, ", better"), ([None] * 40, ", worse"), (HALF, "none of 40 differs")],
-)
-def test_what_the_interval_excludes_is_told(run, after, verdict):
-    (found,) = comparing.compare([run("a", HALF), run("b", after)])
+def solved(some, of):
+    return [1] * some + [None] * (of - some)
+
+
+@pytest.mark.parametrize(("before", "after", "told"), [
+    (HALF, [1] * 40, ", better"), (HALF, [None] * 40, ", worse"),
+    (HALF, HALF, "none of 40 differs"),
+    (solved(0, 100), solved(5, 100), ", may be luck"), (solved(0, 100), solved(6, 100), ", better"),
+    (solved(0, 4000), solved(6, 4000), "+0.002 (+0.0003 to +0.003), better"),  # with a digit
+])  # fmt: skip
+def test_what_few_states_differ_in_may_be_luck_and_more_is_told(run, before, after, told):
+    (found,) = comparing.compare([run("a", before), run("b", after)])
     row = found.row()
-    assert row["success"].endswith(verdict) and row["completions"].endswith(verdict)
-
-
-@pytest.mark.parametrize(("gained", "verdict"), [(5, ", may be luck"), (6, ", better")])
-def test_what_few_start_states_differ_in_may_be_luck(run, gained, verdict):
-    after = [1] * gained + [None] * (100 - gained)
-    (found,) = comparing.compare([run("a", [None] * 100), run("b", after)])
-    assert found.row()["success"].endswith(verdict)
-
-
-def test_a_small_difference_is_shown_with_a_digit(run):
-    (found,) = comparing.compare([run("a", [None] * 4000), run("b", [1] * 6 + [None] * 3994)])
-    assert found.row()["success"] == "+0.002 (+0.0003 to +0.003), better"
+    assert row["success"].endswith(told)
+    assert before != HALF or row["completions"].endswith(told)
 
 
 def test_runs_whose_folders_have_one_name_are_told_apart(run):
@@ -136,13 +126,12 @@ def test_episodes_of_one_start_state_count_once(run):
 
 def test_settings_that_differ_have_a_column_for_each_run(run):
     runs = [run("a", [1, 1]), run("b", [1, 1], rate=0.2), run("c", [1, 1])]
-    assert comparing.settings([*map(open_run, runs)]) == [
-        {"setting": "training.learning_rate", "a": "0.1", "b": "0.2", "c": "0.1"}
-    ]
+    rate = {"setting": "training.learning_rate"}
+    differing = comparing.settings([*map(open_run, runs)])
+    assert differing == [rate | {"a": "0.1", "b": "0.2", "c": "0.1"}]
     runs = [run("setting", [1, 1]), run("d", [1, 1], rate=0.2)]
-    assert comparing.settings([*map(open_run, runs)]) == [
-        {"setting": "training.learning_rate", "./setting": "0.1", "d": "0.2"}
-    ]
+    differing = comparing.settings([*map(open_run, runs)])
+    assert differing == [rate | {"./setting": "0.1", "d": "0.2"}]
     for folder, cost in zip(runs, (0.004, 0.05), strict=True):  # that followed from the world
         sizes = {"settings": {"environment.chain_cost": cost, "run.seed": 7}, "why": {}}
         (Path(folder) / "sizes.json").write_text(json.dumps(sizes))
@@ -226,11 +215,8 @@ def test_runs_that_differ_in_their_seed_alone_are_a_mean_with_its_interval(run):
     (Path(folders[2]) / "summary.json").unlink()  # under way, it has come to nothing yet
     assert comparing.over_seeds([open_run(folder) for folder in folders])[0]["seeds"] == 2
     assert comparing._mean([200.0, 260.0]) == "230 ± 380"  # 12.71 * 42.43 / sqrt(2)
-
-
-def test_a_seed_that_was_run_twice_is_no_sample_of_seeds(run):
-    folders = [run("a", [1, 2]), run("b", [1, 2]), run("c", [1, 2], seed=1)]
-    assert comparing.over_seeds([open_run(folder) for folder in folders]) == []
+    twice = [run("c", [1, 2]), run("d", [1, 2]), run("e", [1, 2], seed=1)]  # no sample of seeds
+    assert comparing.over_seeds([open_run(folder) for folder in twice]) == []
 
 
 def test_runs_of_all_kinds_stand_side_by_side(seeds, tmp_path):
@@ -300,10 +286,8 @@ def test_what_is_compared_at_first_is_what_each_run_ended_with(seeds, tmp_path, 
 def test_where_room_is_short_the_states_that_end_differently_come_first(seeds, monkeypatch):
     monkeypatch.setattr("lactchain_extras.explorer.contents.MAX_BYTES_BESIDE", 20_000)
     episodes, candidates, told = beside(*(open_run(run.directory) for run in seeds))
-    one, two = (
-        {state: result.success for state, result in run.results(2).items()} for run in seeds
-    )
-    differing = {state for state in one if one[state] != two[state]}
+    one, two = (run.results(2) for run in seeds)
+    differing = {state for state in one if one[state].success != two[state].success}
     states = {state for _, state in episodes}
     assert 0 < len(states) < len(differing) and candidates == states <= differing
     assert f"from {len(states)} of 288 start states and 0 of 288 start states in other" in told

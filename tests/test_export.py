@@ -94,20 +94,16 @@ def test_the_share_that_a_type_keeps_is_measured(dtype, base, adapter, tmp_path)
     assert export.main(config) == summary
 
 
-def test_models_on_the_same_base_are_not_rounded_with_the_export(base, adapter, tmp_path):
+def test_an_export_rounds_no_model_beside_and_alone_does_no_more(base, adapter, tmp_path):
     beside, _ = load_actor(ActorConfig(str(base), dtype="float32"))
     before = logprobs(beside)
     actor = ActorConfig(str(base))
     for name, config in enumerate((replace(actor, adapter=str(adapter)), actor)):
-        export_actor(config, tmp_path / str(name), "bfloat16")
+        facts = export_actor(config, tmp_path / str(name), "bfloat16")
         assert {weight.dtype for weight in beside.parameters()} == {torch.float32}
         assert torch.equal(logprobs(beside), before)
-
-
-def test_an_actor_without_an_adapter_is_rounded_only(base, tmp_path):
-    facts = export_actor(ActorConfig(str(base)), tmp_path / "model", "bfloat16")
     assert facts.keys() == {"num_parameters", "dtype"}
-    models = [load_actor(ActorConfig(str(f)))[0] for f in (base, tmp_path / "model")]
+    models = [load_actor(ActorConfig(str(folder)))[0] for folder in (base, tmp_path / "1")]
     assert torch.equal(*map(logprobs, models))
 
 
@@ -170,13 +166,10 @@ def test_a_reward_model_is_read_and_discounted_as_the_critic_was(weights, tmp_pa
         RewardModel(str(tmp_path / "model"), 0.9)
 
 
-@pytest.mark.parametrize(
-    ("form", "mode", "message"),
-    [
-        ("sequence_classifier", "action_value", "expected a critic of states, got one of chains"),
-        ("token_classifier", "value", "expected a label for a text, got one for each token"),
-    ],
-)
+@pytest.mark.parametrize(("form", "mode", "message"), [
+    ("sequence_classifier", "action_value", "expected a critic of states, got one of chains"),
+    ("token_classifier", "value", "expected a label for a text, got one for each token"),
+])  # fmt: skip
 def test_what_says_no_value_of_a_state_is_no_reward_model(weights, tmp_path, form, mode, message):
     saved(weights, tmp_path / "critic", mode=mode)
     export_critic(tmp_path / "critic", tmp_path / "model", form)

@@ -58,14 +58,11 @@ def test_the_exact_critic_is_right_in_everything_and_its_negative_in_nothing(yar
     assert turned["pairs_right"] < 0.5
 
 
-def test_a_shrunk_critic_keeps_the_order_of_states_and_its_slope_says_how_much(yardstick):
+def test_a_shrunk_critic_keeps_the_order_and_one_that_says_the_same_is_worth_nothing(yardstick):
     values = exact(yardstick)
     shrunk = judge(numbers(yardstick, values.mean() + (values - values.mean()) / 4), yardstick)
     assert shrunk["rho"] == pytest.approx(1) and shrunk["slope"] == pytest.approx(4)
     assert shrunk["r2"] == pytest.approx(1 - (3 / 4) ** 2)
-
-
-def test_a_critic_that_says_the_same_of_all_is_worth_nothing(yardstick):
     for number in (0.0, 0.1):  # the variance of 48 times .1 is no zero
         same = judge(numbers(yardstick, [number] * 48), yardstick)
         assert np.isnan(same["rho"]) and np.isnan(same["slope"]) and same["r2"] <= 0
@@ -129,9 +126,7 @@ def test_states_that_read_alike_share_their_draws(yardstick, monkeypatch):
     monkeypatch.setattr("lactchain_extras.judging.critic_against_exact", lambda *_: beside)
     monkeypatch.setattr(Yardstick, "_exact", lambda *_: np.zeros(96))
     drawn = replace(yardstick, rows=rows, columns=columns, draws=np.ones(96, int))
-    scores = {
-        (text, which): float(which == "right") for text in texts for which in ("left", "right")
-    }
+    scores = {(text, "left"): 0.0 for text in texts} | {(text, "right"): 1.0 for text in texts}
     _, luck, *_ = drawn.against(OfChains(scores, GAMMA, mode="action_value"))
     # The variance of 60 draws around their mean is 1/4, and of two: /59, and /1.
     assert luck == pytest.approx((30 * (1 / 4) / 59 + 18 * (1 / 4) / 1) / 48)
@@ -140,9 +135,8 @@ def test_states_that_read_alike_share_their_draws(yardstick, monkeypatch):
 def test_a_reward_model_says_of_a_text_what_transformers_says(weights, tmp_path, yardstick):
     tokenizer = AutoTokenizer.from_pretrained(weights / "actor")
     for labels in (2, 1):
-        model = AutoModelForSequenceClassification.from_pretrained(
-            weights / "actor", num_labels=labels, pad_token_id=tokenizer.pad_token_id
-        )
+        shape = {"num_labels": labels, "pad_token_id": tokenizer.pad_token_id}
+        model = AutoModelForSequenceClassification.from_pretrained(weights / "actor", **shape)
         model.save_pretrained(tmp_path)
         tokenizer.save_pretrained(tmp_path)
         if labels == 2:
@@ -151,13 +145,13 @@ def test_a_reward_model_says_of_a_text_what_transformers_says(weights, tmp_path,
     for nothing in (tmp_path / "nowhere", "/etc"):
         with pytest.raises(DataError, match=str(nothing)):
             open_critic(f"reward:{nothing}", yardstick.env, GAMMA)
-    (shape := tmp_path / "bare").mkdir()  # a language model, whose head would be drawn
+    (bare := tmp_path / "bare").mkdir()  # a language model, whose head would be drawn
     for file in (weights / "actor").iterdir():
         if file.name != "manifest.json":
-            shutil.copy(file, shape)
-    shutil.copy(tmp_path / "config.json", shape)
+            shutil.copy(file, bare)
+    shutil.copy(tmp_path / "config.json", bare)
     with pytest.raises(DataError, match=r"weights of every layer, .*score\.weight"):
-        open_critic(f"reward:{shape}", yardstick.env, GAMMA)
+        open_critic(f"reward:{bare}", yardstick.env, GAMMA)
     critic = open_critic(f"reward:{tmp_path}", yardstick.env, GAMMA)
     texts = yardstick.texts[:3]
     batch = tokenizer(texts, return_tensors="pt", padding=True)
@@ -238,6 +232,10 @@ def test_numbers_that_others_bring_are_judged_and_refused_where_they_are_none(we
         mine.write_text(json.dumps({"values": content}))
         with pytest.raises(DataError, match="expected values: a list of 48 numbers"):
             stage.main(replace(config, run=RunConfig(run_dir=str(tmp_path / f"bad{number}"))))
+    mine.write_text(json.dumps({"values": [*range(48)]}))
+    alike = replace(GRID, template="at {x},{y}")
+    with pytest.raises(DataError, match="one for states that read alike, got 0 and 1 of 'at "):
+        stage.main(settings(weights, tmp_path / "alike", environment=alike, critics=config.critics))
 
 
 @pytest.mark.parametrize("how", [{"decoding": "free"}, {"temperature": 0.0}])
@@ -248,28 +246,14 @@ def test_a_policy_that_cannot_be_enumerated_is_replayed_from_start_states(weight
     assert len(listed) == 48 and {state["value"] for state in listed} == {None}
 
 
-def test_a_single_start_state_is_nothing_to_compare_and_costs_no_play(weights, tmp_path):
-    world = replace(GRID, kwargs={"size": 2, "start": [0, 0, 0], "goal": [1, 1]})
+def test_a_world_without_states_or_starts_to_compare_is_refused_before_play(weights, tmp_path):
+    unlisted = replace(GRID, id="others/Blackjack-v0", template=None, kwargs={}, max_chain_length=1)
+    one_start = replace(GRID, kwargs={"size": 2, "start": [0, 0, 0], "goal": [1, 1]})
     free = replace(sampler(weights), decoding="free")
-    with pytest.raises(ConfigError, match="expected two start states to compare, got 1"):
-        stage.main(settings(weights, tmp_path / "run", environment=world, actor=free))
-
-
-def test_states_that_read_alike_have_one_number(weights, tmp_path):
-    (tmp_path / "mine.json").write_text(json.dumps({"values": [*range(48)]}))
-    world = replace(GRID, template="at {x},{y}")
-    config = settings(weights, tmp_path / "run", critics=(str(tmp_path / "mine.json"),))
-    with pytest.raises(DataError, match="one for states that read alike, got 0 and 1 of 'at "):
-        stage.main(replace(config, environment=world))
-
-
-@pytest.mark.parametrize("name", ["num_replays", "num_starts"])
-def test_of_a_single_play_or_start_nobody_can_tell_luck(name):
-    with pytest.raises(ValueError, match=f"{name}: expected at least 2"):
-        stage.JudgeConfig(**{name: 1})
-
-
-def test_a_world_that_lists_no_states_is_refused(weights, tmp_path):
-    world = replace(GRID, id="others/Blackjack-v0", template=None, kwargs={}, max_chain_length=1)
-    with pytest.raises(ConfigError, match="expected a world that lists states"):
-        stage.main(settings(weights, tmp_path / "run", environment=world))
+    refused = (unlisted, "a world that lists states"), (one_start, "two start states to")
+    for world, words in refused:
+        with pytest.raises(ConfigError, match=f"expected {words}"):
+            stage.main(settings(weights, tmp_path / words, environment=world, actor=free))
+    for name in ("num_replays", "num_starts"):  # of a single one nobody can tell luck
+        with pytest.raises(ValueError, match=f"{name}: expected at least 2"):
+            stage.JudgeConfig(**{name: 1})
