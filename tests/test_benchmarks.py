@@ -15,14 +15,13 @@ import peer_report
 import pytest
 import random_models
 import rehearsal
+from run_setups import ROOT
 from trajectories import trajectory
 
 from lactchain import EnvironmentConfig, make_language_env
 from lactchain.models.generation.automaton import build_automaton
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
-
-ROOT = Path(__file__).parent.parent
 
 
 def test_the_interval_of_a_mean_is_students():

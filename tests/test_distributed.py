@@ -112,8 +112,7 @@ def test_the_file_for_many_machines_is_fsdp2(monkeypatch):
     for variable in prepare_multi_gpu_env(launched("--config_file", file, "x.py")).items():
         monkeypatch.setenv(*variable)
     plugin = FullyShardedDataParallelPlugin()
-    assert plugin.fsdp_version == 2
-    assert plugin.reshard_after_forward is True
+    assert (plugin.fsdp_version, plugin.reshard_after_forward) == (2, True)
     assert plugin.state_dict_type.name == "FULL_STATE_DICT"
 
 
@@ -132,13 +131,9 @@ def peers_with(process: subprocess.Popen) -> tuple[Peers, HashStore]:
     return Peers(0, 2, store), store
 
 
-def test_a_process_that_lives_is_waited_for_however_slow_it_is(other):
+def test_a_slow_process_is_waited_for_and_a_dead_one_named_though_nobody_has_buried_it(other):
     peers, _ = peers_with(other)
     assert [peers.look() for _ in range(30)] == [None] * 30
-
-
-def test_a_process_that_died_is_named_also_while_nobody_has_buried_it(other):
-    peers, _ = peers_with(other)
     other.kill()
     time.sleep(0.1)
     found = [peers.look() for _ in range(LOOKS["died"])]
@@ -162,9 +157,7 @@ def test_a_process_that_is_stopped_for_long_is_named_and_one_that_goes_on_again_
     assert found[-1] == f"rank 1 (process {other.pid}) is stopped"
 
 
-def test_a_process_whose_starter_died_ends_and_what_it_starts_itself_knows_nothing_of_it(
-    other, monkeypatch
-):
+def test_a_process_whose_starter_died_ends_and_tells_those_it_starts_nothing(other, monkeypatch):
     monkeypatch.setenv(distributed.STARTED_BY, str(os.getppid()))
     assert peers_with(other)[0].look() is None
     monkeypatch.setenv(distributed.STARTED_BY, "1234567")  # the orphan has another parent now

@@ -75,15 +75,11 @@ INLINE = r"`((?:python scripts/|lactchain \w+ )[^`]+)`"
 LINES += [line for page in PAGES for line in re.findall(INLINE, page.prose)]
 LINES = [line.replace("$(lactchain configs)", "configs") for line in LINES]
 COMMANDS = [words for line in LINES if (words := shlex.split(line, comments=True))]
-
-
-def is_launch(words: list[str]) -> bool:
-    """Whether a command starts a script, by its path or as a sub-command."""
-    by_name = {("lactchain", script) for script in SCRIPTS} & {*pairwise(words)}
-    return bool(by_name) or any(word.startswith("scripts/") for word in words)
-
-
-LAUNCHES = [words for words in COMMANDS if is_launch(words)]
+BY_NAME = {("lactchain", script) for script in SCRIPTS}
+LAUNCHES = [
+    words for words in COMMANDS
+    if BY_NAME & {*pairwise(words)} or any(word.startswith("scripts/") for word in words)
+]  # fmt: skip
 
 
 def launched(words: list[str]) -> tuple[list[str], str, tuple[str, ...]]:
@@ -176,10 +172,8 @@ def test_exit_codes_are_those_of_the_errors():
 
 
 def test_alarms_are_those_of_the_rules():
-    rules = [
-        [f"`{r.name}`", f"`{r.figures[0]}`", f"{r.side} {r.threshold:g}", r.means] for r in RULES
-    ]
-    assert RUNS.table("Alarms", "alarm") == rules
+    for row, r in zip(RUNS.table("Alarms", "alarm"), RULES, strict=True):
+        assert row == [f"`{r.name}`", f"`{r.figures[0]}`", f"{r.side} {r.threshold:g}", r.means]
 
 
 def choices(config: type, key: str) -> list[str]:
@@ -312,7 +306,6 @@ def test_the_site_is_built_without_a_warning(root, tmp_path):
     for package in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(package, reason=f"no {package}: pip install 'lactchain[docs]'")
     build = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "dummy", "-d", tmp_path / "trees"]
-    done = subprocess.run(
-        [*build, root / "docs", tmp_path / "site"], capture_output=True, text=True
-    )
+    command = [*build, root / "docs", tmp_path / "site"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -165,9 +165,7 @@ def test_a_trap_that_is_sprung_is_noticed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("synced, ending", [(True, "equal"), (False, "lost")])
-def test_a_result_whose_name_was_not_synced_is_found_to_be_lost(
-    synced, ending, tmp_path, monkeypatch
-):
+def test_a_result_whose_name_was_not_synced_is_found_lost(synced, ending, tmp_path, monkeypatch):
     program = programs.Program("p", "p", lambda *_: None, tmp_path)
 
     def finish(run_dir):

@@ -103,9 +103,8 @@ def named(node: ast.AST, at: Place) -> Place | None:
     if isinstance(node, ast.Name):
         if node.id in ("self", "cls") and "." in function:
             return file, function.split(".")[0]
-        return home(
-            (file, node.id) if node.id in definitions(file) else imports_of(file).get(node.id)
-        )
+        is_own = node.id in definitions(file)
+        return home((file, node.id) if is_own else imports_of(file).get(node.id))
     if isinstance(node, ast.Attribute) and (owner := named(node.value, at)):
         return home((owner[0], f"{owner[1]}.{node.attr}".lstrip(".")))
     return None
@@ -144,9 +143,8 @@ def walk(start: Place) -> list[Path]:
 def climbs(files: list[Path]) -> int:
     """Steps of a walk into files of higher layers that were not opened before."""
     layers = [LAYERS.get(unit_of(file), max(LAYERS.values())) for file in files]
-    return sum(
-        layers[n] > layers[n - 1] and files[n] not in files[:n] for n in range(1, len(files))
-    )
+    steps = range(1, len(files))
+    return sum(layers[n] > layers[n - 1] and files[n] not in files[:n] for n in steps)
 
 
 # --- figures --------------------------------------------------------------------------------------

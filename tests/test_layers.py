@@ -15,9 +15,7 @@ LAYERS = {
     "search": 5.0, "inspection": 5.0, "worlds": 5.1, "stages": 6.0, "command": 7.0,
 }  # fmt: skip
 HEAVY = {"torch", "transformers", "trl", "peft", "datasets", "accelerate"}
-FILES = sorted(
-    path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem in LAYERS
-)
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.parent != PACKAGE or p.stem in LAYERS)
 
 
 def imports(nodes):
@@ -41,18 +39,14 @@ def named(tree: ast.AST) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_names_point_to_lower_layers_and_never_to_the_extras(path):
+def test_names_point_to_lower_layers_never_to_the_extras_and_light_layers_stay_light(path):
     unit, tree = unit_of(path), ast.parse(path.read_text())
     names = named(tree)
     assert {name[0] for name in names} <= {"lactchain"}
     ours = {name[1] for name in names} & LAYERS.keys() - {unit}
     assert all(LAYERS[other] < LAYERS[unit] for other in ours), f"{unit} names {ours}"
     assert "scripts" not in {name.split(".")[0] for name in imports(ast.walk(tree))}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_light_layers_import_nothing_heavy(path):
-    tree, unit = ast.parse(path.read_text()), unit_of(path)
+    # Light layers import nothing heavy.
     never = HEAVY if unit in ("environments", "inspection", "worlds", "types", "config") else set()
     may = ("models", "trainers", "baselines", "search", "functional")
     at_import = HEAVY if unit not in may else set()
