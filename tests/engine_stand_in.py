@@ -7,7 +7,6 @@ what vLLM 0.33.0 takes and no more (`engine_words`), and refuses in its words.
 import asyncio
 import json
 import random
-import ssl
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -24,12 +23,8 @@ from lactchain_extras.serving.policy import pattern_of
 
 BATCH = 64
 CACHE = 'vllm:cache_config_info{enable_prefix_caching="True"} 1.0'
-KNOWN = {
-    "/v1/completions": VLLM,
-    "/v1/load_lora_adapter": VLLM_LOAD,
-    "/v1/unload_lora_adapter": VLLM_UNLOAD,
-    "/tokenize": VLLM_TOKENIZE,
-}
+KNOWN = {"/v1/completions": VLLM, "/tokenize": VLLM_TOKENIZE}
+KNOWN |= {"/v1/load_lora_adapter": VLLM_LOAD, "/v1/unload_lora_adapter": VLLM_UNLOAD}
 """What is taken at each path."""
 IN_PLACE = "If you want to load the adapter in place, set 'load_inplace' to True."
 REASONS = {200: "OK", 429: "Too Many Requests", 500: "Internal Server Error"}
@@ -148,14 +143,12 @@ class Engine(Server):
                 return refusal(400, f"{min(missing)} would be that of generation_config.json")
             return await self._completion(asked)
         routes = {
-            "/v1/models": self._models,
+            "/v1/models": self._models, "/tokenize": self._tokenize,
             "/v1/load_lora_adapter": self._load_adapter,
             "/v1/unload_lora_adapter": self._unload_adapter,
-            "/health": lambda _: answer(200, ""),
+            "/health": lambda _: answer(200, ""), "/metrics": lambda _: answer(200, CACHE),
             "/version": lambda _: answer(200, {"version": "0.stand-in"}),
             "/server_info?config_format=json": lambda _: answer(200, self.flags),
-            "/metrics": lambda _: answer(200, CACHE),
-            "/tokenize": self._tokenize,
         }  # fmt: skip
         known = path in routes and (self.max_rank or "lora" not in path)
         return routes[path](asked) if known else answer(404, {"detail": "Not Found"})
@@ -178,8 +171,7 @@ class Engine(Server):
         if name in self.adapters:
             return refusal(400, f"The lora adapter '{name}' has already been loaded. {IN_PLACE}")
         if not Path(folder).is_dir():
-            failed = f"Loading lora {name} failed: No adapter found for {folder}"
-            return refusal(404, failed)
+            return refusal(404, f"Loading lora {name} failed: No adapter found for {folder}")
         rank = json.loads((Path(folder) / "adapter_config.json").read_text())["r"]
         if rank > self.max_rank:
             return refusal(500, f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}.")
@@ -236,14 +228,9 @@ class Engine(Server):
     def _choice(self, actor: LanguageActor, prompt: list[int], completion: Any) -> dict[str, Any]:
         ids = completion.token_ids
         spoken = ids[:-1] if completion.stop_reason == "stop" else ids
-        return {
-            "index": 0,
-            "text": actor.tokenizer.decode(spoken),
-            "finish_reason": completion.stop_reason,
-            "logprobs": {"token_logprobs": list(completion.logprobs)},
-            "token_ids": list(ids),
-            "prompt_token_ids": prompt,
-        } | self.changes
+        told = {"token_ids": list(ids), "prompt_token_ids": prompt, "index": 0}
+        told |= {"text": actor.tokenizer.decode(spoken), "finish_reason": completion.stop_reason}
+        return told | {"logprobs": {"token_logprobs": list(completion.logprobs)}} | self.changes
 
     def _load(
         self, adapter: str | None, pattern: str | None, temperature: float, max_tokens: int
@@ -257,10 +244,8 @@ class Engine(Server):
 
 
 @contextmanager
-def serving(
-    engine: Server, port: int = 0, certificate: ssl.SSLContext | None = None
-) -> Iterator[Any]:
-    """The server, at its `url` until the end; port 0 is a free one."""
+def serving(engine: Server, port: int = 0, certificate: Any = None) -> Iterator[Any]:
+    """The server, at its `url` until the end; port 0 is a free one. With an SSL context: https."""
     loop, writers = asyncio.new_event_loop(), []
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

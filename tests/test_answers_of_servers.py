@@ -31,6 +31,7 @@ def told_by(reply, words, **more):
 
 
 COMPLETION = "^/v1/completions: expected a completion with"
+NO_LOGPROBS = float("nan"), -float("inf"), 0.5, None, "-0.5"
 WRONG = {
     "an order of letters": ({"token_ids": "abc"}, COMPLETION),
     "no tokens": ({"token_ids": None}, COMPLETION),
@@ -43,15 +44,8 @@ WRONG = {
     "more than asked for": (told_of([5] * 10_001, [0.0] * 10_001), "the number of tokens"),
     "too few numbers": (told_of(logprobs=[-1.0]), "a log-probability for each token"),
     "no end": (told_of([5], [-1.0]), "the end of the"),
-    "tokens that are letters": (told_of(["a"], [0.0]), COMPLETION),
-    "a negative token": (told_of([-1], [0.0]), COMPLETION),
-    "a token and a half": (told_of([1.5], [0.0]), COMPLETION),
-    "a token of nobody": (told_of([10**9], [0.0]), COMPLETION),
-    "nan": (told_of([5], [float("nan")]), COMPLETION),
-    "minus infinity": (told_of([5], [-float("inf")]), COMPLETION),
-    "a probability above 1": (told_of([5], [0.5]), COMPLETION),
-    "none": (told_of([5], [None]), COMPLETION),
-    "a number as letters": (told_of([5], ["-0.5"]), COMPLETION),
+    **{f"the token {t}": (told_of([t], [0.0]), COMPLETION) for t in ("a", -1, 1.5, 10**9)},
+    **{f"a log-probability of {p!r}": (told_of([5], [p]), COMPLETION) for p in NO_LOGPROBS},
 }
 
 
@@ -79,13 +73,9 @@ def test_bodies_of_a_wrong_kind_are_one_line(engine, body):
 
 @pytest.mark.parametrize("cards", [5, {}, [None], [[]], [{"id": 5}], [{"id": "base"}, "x"], []])
 def test_a_list_of_models_that_is_none_is_one_line(cards):
-    reply = answer(200, {"data": cards})
-    with (
-        serving(Script([reply])) as server,
-        asking(server) as transport,
-        pytest.raises(ServerError, match="expected a list of models"),
-    ):
-        models_at(transport, server.url)
+    with serving(Script([answer(200, {"data": cards})])) as server, asking(server) as transport:
+        refused = pytest.raises(ServerError, models_at, transport, server.url)
+    assert refused.match("expected a list of models")
 
 
 def test_an_answer_without_end_or_measure_is_one_line(monkeypatch):
@@ -146,12 +136,11 @@ def test_a_certificate_is_trusted_where_the_environment_says_so(certificate, mon
         assert ask(server) == {"text": "there"}
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("SSL_CERT_FILE", "/nowhere.pem"),
-    ("SSL_CERT_FILE", __file__),
-    ("HTTP_PROXY", "ftp://me:hunter22@proxy"),
-    ("HTTP_PROXY", "socks5://me:hunter22@proxy"),
-])  # fmt: skip
+ODD = [("SSL_CERT_FILE", file) for file in ("/nowhere.pem", __file__)]
+ODD += [("HTTP_PROXY", f"{scheme}://me:hunter22@proxy") for scheme in ("ftp", "socks5")]
+
+
+@pytest.mark.parametrize(("name", "value"), ODD)
 def test_certificates_and_proxies_that_are_none_are_one_line(monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="^SSL_CERT_FILE, .*: expected a file of cert") as error:

@@ -21,14 +21,8 @@ from lactchain_extras.serving.servers import sync
 from lactchain_extras.stages.doctor import DoctorConfig, examine, main
 
 ROW = Request("base", "lactchain-1", "hi", [1, 5, 6], 2**63 - 1, 0.5, 12, 2, "a|b")
-
-
-SGLANG_PATHS = {
-    "/generate": SGLANG,
-    "/load_lora_adapter": SGLANG_LOAD,
-    "/unload_lora_adapter": VLLM_UNLOAD,
-    "/tokenize": VLLM_TOKENIZE,
-}
+SGLANG_PATHS = {"/generate": SGLANG, "/load_lora_adapter": SGLANG_LOAD}
+SGLANG_PATHS |= {"/unload_lora_adapter": VLLM_UNLOAD, "/tokenize": VLLM_TOKENIZE}
 ABOUT_ADAPTERS = {"/load_lora_adapter": "already loaded", "/unload_lora_adapter": "does not exist"}
 
 
@@ -59,13 +53,11 @@ class SGLang(Engine):
             loaded = f"All loaded adapters: {self.adapters.keys()}."
             return unheard(f"Got LoRA adapter that has never been loaded: {adapter}\n{loaded}")
         row = {
-            "model": adapter or "base",
-            "prompt": asked["input_ids"],
-            "seed": sampling["sampling_seed"],
-            "temperature": sampling["temperature"],
+            "model": adapter or "base", "prompt": asked["input_ids"],
+            "seed": sampling["sampling_seed"], "temperature": sampling["temperature"],
             "max_tokens": sampling["max_new_tokens"],
             "structured_outputs": {"regex": sampling.get("regex")},
-        }
+        }  # fmt: skip
         status, more, content = await self._completion(row)
         if status != 200:
             return status, more, content
@@ -272,13 +264,11 @@ class Deaf(Engine):
 
 
 AMISS = {
-    "log-probabilities": (Raw, {}, "AMISS"),
-    "seeds": (Seedless, {}, "AMISS"),
-    "tokenizer": (OneIdOff, {}, "AMISS"),
+    "log-probabilities": (Raw, {}, "AMISS"), "seeds": (Seedless, {}, "AMISS"),
+    "tokenizer": (OneIdOff, {}, "AMISS"), "model": (Engine, {}, "AMISS"),
     "adapters": (Engine, {"max_rank": 0}, "AMISS"),
     "adapters of no answer": (Deaf, {}, "out of memory"),
-    "model": (Engine, {}, "AMISS"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", AMISS)

@@ -49,12 +49,9 @@ def test_pages_of_other_servers_may_not_play(url, origin):
     assert status(url, Origin=origin) == 403
 
 
-def test_a_name_that_leads_here_makes_no_page_one_of_ours(url):
+def test_programs_and_pages_of_this_server_may_play_and_a_name_that_leads_here_makes_none(url):
     name = f"evil.example:{url.rpartition(':')[2]}"
     assert status(url, Origin=f"http://{name}", Host=name) == 403
-
-
-def test_programs_and_pages_of_this_server_may_play(url):
     for origin in (None, url):
         with session(url, origin=origin) as player:
             assert said(player, reset(seed=0))["type"] == "observation"
