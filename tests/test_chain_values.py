@@ -8,17 +8,9 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from script_setups import COLLECT, PREFERENCES, Finds, Says, config_of, run_here
+from script_setups import PREFERENCES, Finds, Says, run_smallest
 
-from lactchain import (
-    Action,
-    EnvironmentConfig,
-    FunctionPolicy,
-    Policy,
-    Rollouts,
-    TextView,
-    make_pairs,
-)
+from lactchain import Action, EnvironmentConfig, FunctionPolicy, Policy, Rollouts, make_pairs
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.chain_values import PLAYS_PER_COMPLETION, Plays, expected_worth
 from lactchain.data.episodes import RecordedText
@@ -30,7 +22,7 @@ from lactchain.environments.chance import within_chains
 from lactchain.environments.exact import all_chains, pad_chains, policy_values
 from lactchain.environments.language import LanguageEnv, language_env, make_language_env
 from lactchain.environments.scripted import RandomChains, RememberingPolicy
-from lactchain.environments.views import Outcome, reset_into, shipped_view, tabular_model
+from lactchain.environments.views import Outcome, TextView, reset_into, shipped_view, tabular_model
 from lactchain.errors import ConfigError
 from lactchain.functional.random_streams import derive_seed
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
@@ -41,12 +33,8 @@ from lactchain_extras.wordle.words import read_board
 WORDS = ["level", "motto", "shirt"]
 EMPTY = {"guesses": [], "feedback": []}
 FEW = EnvironmentConfig("lactchain/Wordle-v0", {"words": WORDS}, extractor="utterance")
-MANY = EnvironmentConfig(
-    "lactchain/Wordle-v0",
-    {"words": list(Wordle().tables.words[::20])},
-    extractor="utterance",
-    template=CLUES_TEMPLATE,
-)
+SOME = {"words": list(Wordle().tables.words[::20])}
+MANY = replace(FEW, kwargs=SOME, template=CLUES_TEMPLATE)
 
 
 def candidates_in(rollouts, question, said, critic):
@@ -85,10 +73,8 @@ def test_what_may_come_of_a_guess_by_hand():
 
 
 def lake(env, action):
-    return [
-        Outcome(probability, reward, None if over else {"state": state})
-        for probability, state, reward, over in env.unwrapped.P[env.unwrapped.s][action]
-    ]
+    listed = env.unwrapped.P[env.unwrapped.s][action]
+    return [Outcome(p, reward, None if over else {"state": s}) for p, s, reward, over in listed]
 
 
 @pytest.mark.parametrize("discount_per", ["action", "chain"])
@@ -118,7 +104,7 @@ def test_a_text_of_a_game_is_worth_the_same_by_whichever_guesses_it_came_about()
     assert list(found.returns) == [-1, -1, 0]
 
 
-def test_a_warm_start_in_wordle_clones_words_that_fit_what_is_shown_in_other_words():
+def test_a_warm_start_in_wordle_clones_words_that_fit_what_is_shown_and_no_unknown_policy():
     rollouts = Rollouts(MANY)
     env, words = rollouts.env, rollouts.env.env.unwrapped.tables
     examples = behavior_examples(env, BehaviorConfig(200, competent_fraction=1.0), seed=0)
@@ -132,6 +118,8 @@ def test_a_warm_start_in_wordle_clones_words_that_fit_what_is_shown_in_other_wor
         assert all(word[int(place) - 1] != letter for letter, place in elsewhere)
         assert all(word[int(place) - 1] == letter.lower() for letter, place in known)
     assert behavior_examples(env, BehaviorConfig(200, competent_fraction=1.0), seed=0) == examples
+    with pytest.raises(ConfigError, match="competent: expected one of .*consistent.*, got 'clev"):
+        replace(env.view, competent="clever")
 
 
 def test_a_world_can_be_read_in_its_own_words_whatever_it_shows():
@@ -139,12 +127,6 @@ def test_a_world_can_be_read_in_its_own_words_whatever_it_shows():
     assert env.reset(seed=0)[0] == "6"
     env.step(env.grammar.render([7]))
     assert read_board(env.text_for(RandomChains(env.grammar)))[0] == [MANY.kwargs["words"][7]]
-
-
-def test_a_policy_to_clone_that_the_view_does_not_hold_is_refused():
-    env = make_language_env(MANY)
-    with pytest.raises(ConfigError, match="competent: expected one of .*consistent.*, got 'clev"):
-        replace(env.view, competent="clever")
 
 
 class Lottery(gym.Env):
@@ -298,14 +280,9 @@ def test_improving_on_exact_values_by_pairs_ends_in_the_optimum_of_the_slippery_
 
 def test_the_pipeline_runs_where_the_world_throws_dice(tmp_path):
     lake = EnvironmentConfig("FrozenLake-v1", template="{x} {y}", max_chain_length=2, max_chains=10)
-    config = config_of("run_pipeline", tmp_path, tmp_path / "run", environment=lake, num_rounds=1)
-    preferences = replace(PREFERENCES, num_states=22, min_margin=0.0)
-    config = replace(
-        config,
-        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
-        simpo=replace(config.simpo, preferences=preferences),
-    )
-    summary = run_here("run_pipeline", config)
+    changes = {"critic.collect.num_episodes": 48, "environment": lake, "num_rounds": 1}
+    changes["simpo.preferences"] = replace(PREFERENCES, num_states=22, min_margin=0.0)
+    summary = run_smallest("run_pipeline", tmp_path, tmp_path / "run", changes)
     best = within_chains(tabular_model(make_language_env(lake).env), 10, 2)[0].mean()
     assert summary["optimum_success"] == pytest.approx(best)
     assert 0 <= summary["of_optimum"] == summary["rounds"][-1]["of_optimum"] <= 1
@@ -330,15 +307,10 @@ def test_a_greedy_policy_is_asked_once_about_each_text():
 
 def test_pairs_of_a_pipeline_are_asked_in_the_games_of_its_critic(tmp_path):
     preferences = replace(PREFERENCES, share_after_completion=0.75, min_margin=0.0, num_states=48)
-    config = config_of("run_pipeline", tmp_path, tmp_path / "run", num_rounds=1)
-    config = replace(
-        config,
-        environment=replace(FEW, template="brief"),
-        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
-        simpo=replace(config.simpo, preferences=preferences),
-        evaluation=replace(config.evaluation, num_episodes_per_start=8),
-    )
-    assert run_here("run_pipeline", config)["num_rounds"] == 1
+    changes = {"critic.collect.num_episodes": 48, "evaluation.num_episodes_per_start": 8}
+    changes |= {"simpo.preferences": preferences, "environment": replace(FEW, template="brief")}
+    summary = run_smallest("run_pipeline", tmp_path, tmp_path / "run", changes, num_rounds=1)
+    assert summary["num_rounds"] == 1
     games = read_trajectories(tmp_path / "run/round_1/critic/trajectories")
     texts = {text for game in games for text in game.observations[1:-1]}
     prompts = [pair.prompt for pair in read_pairs(tmp_path / "run/round_1/simpo/pairs")]

@@ -15,7 +15,6 @@ from lactchain.models.headed import at_stored_precision
 from lactchain.models.weights import ADAPTER_RECORD
 
 TEXTS = ["2 3 up 1 0", "0 0 left 3 3", "You are at (1, 2), facing up. The goal is far away.", "9"]
-
 LORA = LoraSettings(r=2, alpha=4)
 
 
@@ -86,9 +85,8 @@ def test_a_saved_critic_comes_back_bit_for_bit_and_training_goes_on(config, tmp_
     assert loaded.value_scale == 10.0 and not loaded.training
     assert not any(weight.requires_grad for weight in loaded.parameters())
     again = EmbeddingCritic.from_config(loaded.settings, trainable=True)
-    trainable, expected = (
-        {n: w for n, w in model.named_parameters() if w.requires_grad} for model in (again, critic)
-    )
+    models = (model.named_parameters() for model in (again, critic))
+    trainable, expected = ({n: w for n, w in model if w.requires_grad} for model in models)
     assert trainable.keys() == expected.keys()
     assert all(torch.equal(trainable[n], expected[n]) for n in expected)
     fresh = trained(config(lora=lora), seed=5, value_scale=10.0)

@@ -31,6 +31,10 @@ def played(rewards, *, terminated, states=STATES):
     return trajectory(states[: len(rewards) + 1], chains, rewards, infos, terminated=terminated)
 
 
+ONE_STEP = [played([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
+"""The reward is the state's first number, so the returns are exact."""
+
+
 @pytest.mark.parametrize("terminated", [True, False])
 def test_monte_carlo_targets_are_the_returns_of_trajectories(critic, terminated):
     found = episodes(terminated, num_rows=50)
@@ -38,13 +42,11 @@ def test_monte_carlo_targets_are_the_returns_of_trajectories(critic, terminated)
     values = torch.randn(len(table.inputs), generator=torch.Generator().manual_seed(0))
     texts = list(dict.fromkeys(text for t in found for text in t.observations))
     value_of = dict(zip(texts, values.tolist(), strict=True))
-    expected = sorted(
-        (text, target)
-        for t in found
-        for text, target in zip(
-            t.observations, t.returns(0.5, final_value=value_of[t.observations[-1]]), strict=False
-        )
-    )
+    expected = []
+    for t in found:
+        returns = t.returns(0.5, final_value=value_of[t.observations[-1]])
+        expected += zip(t.observations, returns, strict=False)
+    expected.sort()
     read = [texts[index] for index in table.row_inputs]
     actual = sorted(zip(read, table.targets(values).tolist(), strict=True))
     assert [text for text, _ in actual] == [text for text, _ in expected]
@@ -64,9 +66,8 @@ def test_of_what_follows_a_share_is_as_it_came_and_the_rest_the_value_of_the_nex
 
 
 def test_last_chain_of_a_cut_episode_is_the_bootstrap_of_a_critic_of_chains(tiny):
-    critic = EmbeddingCritic.from_config(
-        CriticConfig(str(tiny / "encoder"), gamma=0.5, mode="action_value")
-    )
+    config = CriticConfig(str(tiny / "encoder"), gamma=0.5, mode="action_value")
+    critic = EmbeddingCritic.from_config(config)
     cut = [played([1.0, 2.0, 4.0], terminated=False), played([8.0], terminated=False)]
     table = EpisodeTable(cut, critic)
     values = torch.tensor([10.0, 20.0, 30.0, 40.0])[: len(table.inputs)]
@@ -115,10 +116,8 @@ def test_rows_of_equal_texts_give_the_gradient_of_all_decisions(critic):
 
 
 def test_scores_of_a_perfect_and_of_a_constant_critic(critic):
-    table = EpisodeTable(
-        [played([1.0], terminated=True), played([3.0], terminated=True, states=STATES[5:])],
-        critic,
-    )
+    one, three = played([1.0], terminated=True), played([3.0], terminated=True, states=STATES[5:])
+    table = EpisodeTable([one, three], critic)
     perfect = torch.zeros(len(table.inputs))
     perfect[table.row_inputs] = torch.tensor([1.0, 3.0])
     assert table.scores(perfect)["r2"] == 1.0
@@ -143,24 +142,20 @@ def test_critic_learns_returns_and_is_measured_on_held_out_episodes(tiny, run_di
     settings = changed(num_epochs=60, batch_size=16, gradient_accumulation_steps=1)
     with open_run(run_dir) as run:
         trainer = make_critic(tiny, run, lora=False, settings=settings, terminated=True)
-        # The reward is the state's first number, so one-step episodes have exact returns.
-        one_step = [played([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
-        trainer.table = EpisodeTable(one_step[::2], trainer.critic)
+        trainer.table = EpisodeTable(ONE_STEP[::2], trainer.critic)
         trainer.train_dataset = RegressionRows(trainer.table)
         train(trainer)
-        held_out = EpisodeTable(one_step[1::2], trainer.critic)
+        held_out = EpisodeTable(ONE_STEP[1::2], trainer.critic)
         metrics = trainer.evaluate(held_out)
     assert metrics["eval_r2"] > 0.9
     assert read_metrics(run_dir)[-1]["eval/r2"] == pytest.approx(metrics["eval_r2"])
 
 
-def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(tiny, run_dir):
-    with open_run(run_dir) as run:
-        trainer = make_critic(tiny, run, lora=True)
-        seen = []
-        renew = trainer.train_dataset.renew
-        trainer.train_dataset.renew = lambda targets: (seen.append(targets), renew(targets))
-        train(trainer)
+def test_targets_of_a_bootstrapping_critic_are_renewed_once_per_epoch(tiny, run):
+    trainer, seen = make_critic(tiny, run, lora=True), []
+    renew = trainer.train_dataset.renew
+    trainer.train_dataset.renew = lambda targets: (seen.append(targets), renew(targets))
+    train(trainer)
     assert len(seen) == 3
     assert not torch.equal(seen[0], seen[1])
 
@@ -217,25 +212,22 @@ def test_luck_is_shrunk_to_the_mean_of_the_returns():
 
 
 @pytest.mark.parametrize("lora", [True, False], ids=["adapter", "all weights"])
-def test_the_solved_critic_predicts_what_its_features_hold(tiny, run_dir, lora):
-    with open_run(run_dir) as run:
-        trainer = make_critic(tiny, run, lora=lora, terminated=True)
-        one_step = [played([float(s[0])], terminated=True, states=[s, s]) for s in STATES]
-        trainer.table = EpisodeTable(one_step, trainer.critic)
-        found = trainer.solve()
-        expected = found.values(trainer.values(trainer.table.inputs, as_features=True))
+def test_the_solved_critic_predicts_what_its_features_hold(tiny, run, lora):
+    trainer = make_critic(tiny, run, lora=lora, terminated=True)
+    trainer.table = EpisodeTable(ONE_STEP, trainer.critic)
+    found = trainer.solve()
+    expected = found.values(trainer.values(trainer.table.inputs, as_features=True))
     values = trainer.critic.values(STATES)
     order = [trainer.table.inputs.index(ids) for ids in trainer.critic.tokenize(STATES)]
     np.testing.assert_allclose(values, expected[order], atol=1e-4)
     assert np.corrcoef(values, [float(s[0]) for s in STATES])[0, 1] > 0.9
 
 
-def test_targets_of_cut_episodes_are_those_of_the_solved_critic(tiny, run_dir):
-    with open_run(run_dir) as run:
-        trainer = make_critic(tiny, run, lora=True)
-        trainer.table = EpisodeTable(episodes(terminated=False, num_rows=400), trainer.critic)
-        found = trainer.solve()
-        table, features = trainer.table, trainer.values(trainer.table.inputs, as_features=True)
+def test_targets_of_cut_episodes_are_those_of_the_solved_critic(tiny, run):
+    trainer = make_critic(tiny, run, lora=True)
+    table = trainer.table = EpisodeTable(episodes(terminated=False, num_rows=400), trainer.critic)
+    found = trainer.solve()
+    features = trainer.values(table.inputs, as_features=True)
     assert table.needs_values()
     folds = RidgeFolds(features, table.row_inputs, table.row_episodes % NUM_FOLDS)
     again = folds.solve(table.targets(found.values(features)))

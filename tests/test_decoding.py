@@ -1,7 +1,6 @@
 """Decoding: the model's own distribution, whatever is shared, cut off, branched or constrained."""
 
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from training_setups import nudge
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from lactchain import ActorConfig, ChainGrammar, LanguageActor, LoraSettings, make_extractor
+from lactchain.environments.exact import all_chains
 from lactchain.errors import ConfigError, NonFiniteError
 from lactchain.functional.random_streams import draw, uniform
 from lactchain.models.adapters import attach_lora, merged
@@ -31,15 +31,13 @@ def with_words(words: list[str], **kwargs) -> Tokenizer:
     vocab = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *letters]
     pieces = dict.fromkeys([*vocab, *(left + right for left, right in merges)])
     ids = {piece: i for i, piece in enumerate(pieces)}
-    return Tokenizer(
-        models.BPE(ids, list(dict.fromkeys(merges)), unk_token="<unk>", byte_fallback=True)
-    )
+    merges = list(dict.fromkeys(merges))
+    return Tokenizer(models.BPE(ids, merges, unk_token="<unk>", byte_fallback=True))
 
 
 def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
 def mistral_like() -> PreTrainedTokenizerFast:
@@ -48,12 +46,10 @@ def mistral_like() -> PreTrainedTokenizerFast:
         ['▁["', '▁{"', '▁"', '["', '",', '"]', '":', '""', '"}', '"]}',
          "move", "▁forward", "turn", "▁left", "▁right", "explain", "moves"]
     )  # fmt: skip
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
+    written = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    tokenizer.normalizer = normalizers.Sequence(written)
+    read = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(read)
     return wrapped(tokenizer)
 
 
@@ -95,10 +91,7 @@ def constrained(tokenizer_name="tiny", extractor="json_list", max_chain_length=3
 
 def legal_completions(grammar: ChainGrammar, tokenizer) -> list[tuple[int, ...]]:
     """The tokens of every legal completion, by the tokenizer itself."""
-    chains = itertools.chain.from_iterable(
-        itertools.product(range(len(grammar.action_names)), repeat=length)
-        for length in range(1, grammar.max_chain_length + 1)
-    )
+    chains = all_chains(len(grammar.action_names), grammar.max_chain_length)
     texts = [grammar.render(chain) for chain in chains]
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return [(*ids, tokenizer.eos_token_id) for ids in encoded]

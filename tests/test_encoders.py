@@ -29,8 +29,7 @@ from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
 from lactchain.types import FunctionPolicy
 
-BOS, EOS = 0, 1
-CLS, SEP = 2, 3
+BOS, EOS, CLS, SEP = range(4)
 LORA = LoraSettings(r=8)
 TASK = "Given a state, find how soon the goal is reached"
 
@@ -59,9 +58,8 @@ def bert(tmp_path_factory):
 def build_bert(folder: Path, model_class: type) -> Path:
     words = sorted({word for state in STATES for word in state.split()})
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    tokenizer = Tokenizer(
-        models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
-    )
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
     shape = transformers.BertConfig(
@@ -254,11 +252,8 @@ def test_a_critic_of_chains_learns_which_completion_is_better_and_ranks_pairs(ti
     chains = tuple(chain_of(length) for length in (1, 2, 3))
     rollouts = Rollouts(GRID)
     states = sampled_states(rollouts.env, 24, seed=0)
-    played = [
-        decision(text, chain, reward)
-        for text in rollouts.observe(states[:16])
-        for chain, reward in zip(chains, (0.0, 1.0, 2.0), strict=True)
-    ]
+    texts, worth = rollouts.observe(states[:16]), [*zip(chains, (0.0, 1.0, 2.0), strict=True)]
+    played = [decision(text, *rewarded) for text in texts for rewarded in worth]
     torch.manual_seed(0)
     config = CriticConfig(str(tiny / "encoder"), mode="action_value")
     critic = EmbeddingCritic.from_config(config, trainable=True)

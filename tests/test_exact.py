@@ -12,14 +12,7 @@ from lactchain import ConfigError, EmbeddingCritic, Episode, GridWorld, OptimalC
 from lactchain.config.settings import ActorConfig, CriticConfig
 from lactchain.data.evaluations import read_values
 from lactchain.data.exact_values import can_enumerate, critic_against_exact, exact_policy
-from lactchain.environments.exact import (
-    all_chains,
-    optimal_chains,
-    optimal_values,
-    pad_chains,
-    policy_values,
-    shortest_paths,
-)
+from lactchain.environments import exact
 from lactchain.environments.language import language_env, make_language_env
 from lactchain.environments.views import tabular_model
 from lactchain.functional.random_streams import derive_seed
@@ -40,11 +33,11 @@ def random_policy(num_states, chains, invalid, seed=0):
 
 def test_optimal_values_of_the_grid_are_powers_of_gamma():
     model = tabular_model(GridWorld())
-    distances = shortest_paths(model)
-    np.testing.assert_allclose(optimal_values(model, 0.9), 0.9 ** (distances - 1), rtol=1e-12)
-    assert (optimal_values(model, 1.0) == 1.0).all()
+    distances = exact.shortest_paths(model)
+    np.testing.assert_allclose(exact.optimal_values(model, 0.9), 0.9 ** (distances - 1), rtol=1e-12)
+    assert (exact.optimal_values(model, 1.0) == 1.0).all()
     founding = tabular_model(GridWorld(reward="founding"))
-    np.testing.assert_allclose(optimal_values(founding, 1.0), 101.0 - distances)
+    np.testing.assert_allclose(exact.optimal_values(founding, 1.0), 101.0 - distances)
 
 
 def distance(x, y, orientation, goal_x, goal_y):
@@ -67,28 +60,28 @@ def distance(x, y, orientation, goal_x, goal_y):
 def test_shortest_paths_of_the_4x4_grid():
     model = tabular_model(GridWorld())
     expected = [distance(**state) for state in model.non_terminal_states]
-    assert shortest_paths(model).tolist() == expected
+    assert exact.shortest_paths(model).tolist() == expected
     assert max(expected) == 9  # the documented longest
-    chains = optimal_chains(model, 100)
+    chains = exact.optimal_chains(model, 100)
     assert [len(chain) for chain in chains] == expected
-    assert optimal_chains(model, 2) == [chain[:2] for chain in chains]
+    assert exact.optimal_chains(model, 2) == [chain[:2] for chain in chains]
     assert model.row(model.non_terminal_states[5]) == 5
 
 
 def test_gymnasium_worlds_have_their_known_values():
     cliff = tabular_model(gym.make("CliffWalking-v1"))
-    assert shortest_paths(cliff)[cliff.row({"state": 36})] == 13
-    assert optimal_values(cliff, 1.0)[cliff.row({"state": 36})] == -13
+    assert exact.shortest_paths(cliff)[cliff.row({"state": 36})] == 13
+    assert exact.optimal_values(cliff, 1.0)[cliff.row({"state": 36})] == -13
     assert len(cliff.non_terminal) == 37
     lake = tabular_model(gym.make("FrozenLake-v1", is_slippery=False))
-    assert shortest_paths(lake)[0] == 6
+    assert exact.shortest_paths(lake)[0] == 6
     assert lake.goal.sum() == 1
     assert lake.terminal.sum() == 5
     slippery = tabular_model(gym.make("FrozenLake-v1"))
     # the well-known value of the start at gamma 0.99
-    assert optimal_values(slippery, 0.99)[0] == pytest.approx(0.5420, abs=1e-4)
+    assert exact.optimal_values(slippery, 0.99)[0] == pytest.approx(0.5420, abs=1e-4)
     # the best chance of ever reaching the goal; within Gymnasium's time limit it is 0.74
-    assert optimal_values(slippery, 1.0)[0] == pytest.approx(14 / 17)
+    assert exact.optimal_values(slippery, 1.0)[0] == pytest.approx(14 / 17)
 
 
 @pytest.mark.extras
@@ -114,7 +107,7 @@ def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, di
     gamma, penalty, cost = 0.8, -0.3, 0.05
     env = language_env(env_id, kwargs, chain_cost=cost, max_chains=2)
     model = tabular_model(env.env)
-    chains = pad_chains(all_chains(model.next_state.shape[1], 3))
+    chains = exact.pad_chains(exact.all_chains(model.next_state.shape[1], 3))
     states = env.view_states()
     rewards = np.zeros((len(states), len(chains)))
     discounts, successors = np.zeros_like(rewards), np.zeros(rewards.shape, int)
@@ -135,15 +128,15 @@ def test_policy_values_equal_those_of_play_in_the_environment(env_id, kwargs, di
     for _ in range(2000):
         played = (probabilities * (rewards + discounts * values[successors])).sum(axis=1)
         values = played + invalid * (penalty - cost + gamma * values)
-    exact = policy_values(model, chains, probabilities, gamma, discount_per, penalty, cost)
-    np.testing.assert_allclose(exact, values, rtol=1e-9, atol=1e-12)
+    found = exact.policy_values(model, chains, probabilities, gamma, discount_per, penalty, cost)
+    np.testing.assert_allclose(found, values, rtol=1e-9, atol=1e-12)
 
 
 def test_what_has_no_answer_is_refused():
     model = tabular_model(GridWorld(width=2, height=1, goal=(1, 0)))  # states: 4 orientations
     turning, ice = np.tile([0.0, 1.0], (4, 1)), tabular_model(gym.make("FrozenLake-v1"))
     hardly_ever = np.tile([1e-12, 1 - 1e-12], (4, 1))
-    values = partial(policy_values, model, pad_chains(all_chains(2, 1)))
+    values = partial(exact.policy_values, model, exact.pad_chains(exact.all_chains(2, 1)))
     goal = {"x": 1, "y": 0, "orientation": 0, "goal_x": 1, "goal_y": 0}
     endless = replace(model, reward=np.ones_like(model.reward))
     for error, message, ask in (
@@ -153,14 +146,14 @@ def test_what_has_no_answer_is_refused():
         (ValueError, r"expected shape \(4, 2\)", lambda: values(turning[:3], 0.9)),
         (ValueError, "discount_per", lambda: values(turning, 0.9, "episode")),
         (ValueError, "non-terminal", lambda: model.row(goal)),
-        (ValueError, "deterministic", lambda: shortest_paths(ice)),
-        (ValueError, "converge", lambda: optimal_values(endless, 1.0, max_iterations=100)),
+        (ValueError, "deterministic", lambda: exact.shortest_paths(ice)),
+        (ValueError, "converge", lambda: exact.optimal_values(endless, 1.0, max_iterations=100)),
         (ConfigError, "no text view is shipped", lambda: tabular_model(gym.make("CartPole-v1"))),
     ):
         with pytest.raises(error, match=message):
             ask()
     lake = tabular_model(gym.make("FrozenLake-v1", desc=["SFHG", "FFHF"], is_slippery=False))
-    assert np.isinf(shortest_paths(lake)).all()
+    assert np.isinf(exact.shortest_paths(lake)).all()
     with pytest.raises(ConfigError, match="expected a world in which something can be reached"):
         size_of_model(lake)
 
@@ -185,11 +178,8 @@ def test_exact_values_agree_with_play(actor, weights, discount_per, tmp_path):
     policy = exact_policy(actor, rollouts.env, tmp_path)
     values = critic_against_exact(critic, policy, rollouts.env)
     assert len(values.states) == 48 and values.critic == (0.0,) * 48
-    episodes = [
-        Episode(derive_seed(number, "play", i), values.states[number])
-        for number in numbers
-        for i in range(NUM_EPISODES)
-    ]
+    places = [(n, i) for n in numbers for i in range(NUM_EPISODES)]
+    episodes = [Episode(derive_seed(n, "play", i), values.states[n]) for n, i in places]
     played = rollouts.play(actor, episodes)
     assert all(t.terminated for t in played)
     returns = np.reshape([t.returns(0.9, discount_per)[0] for t in played], (3, NUM_EPISODES))
@@ -245,7 +235,7 @@ def test_worlds_with_dice_have_the_values_of_their_table(env_id, kwargs, num_sta
             for state, actions in table.items()
         }
     expected = [values[state["state"]] for state in model.non_terminal_states]
-    np.testing.assert_allclose(optimal_values(model, gamma), expected, atol=1e-9)
+    np.testing.assert_allclose(exact.optimal_values(model, gamma), expected, atol=1e-9)
 
 
 def test_policy_values_of_a_stochastic_world_equal_products_of_its_matrices():
@@ -258,7 +248,7 @@ def test_policy_values_of_a_stochastic_world_equal_products_of_its_matrices():
             for p, successor, reward, terminated in outcomes:
                 earn[action, state] += p * reward
                 move[action, state, successor] += p * (not terminated)
-    gamma, chains = 0.9, pad_chains(all_chains(4, 3))
+    gamma, chains = 0.9, exact.pad_chains(exact.all_chains(4, 3))
     probabilities = random_policy(11, chains, invalid=0.1)
     numbers = [state["state"] for state in model.non_terminal_states]
     transition, expected = 0.1 * gamma * np.eye(16), np.zeros(16)
@@ -272,4 +262,4 @@ def test_policy_values_of_a_stochastic_world_equal_products_of_its_matrices():
         expected += chosen * total
         transition += chosen[:, None] * reach
     values = np.linalg.solve(np.eye(16) - transition, expected)[numbers]
-    np.testing.assert_allclose(policy_values(model, chains, probabilities, gamma), values)
+    np.testing.assert_allclose(exact.policy_values(model, chains, probabilities, gamma), values)

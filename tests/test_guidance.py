@@ -127,11 +127,6 @@ def test_completions_that_begin_alike_are_equals_of_which_the_shortest_is_taken(
     assert {action.text for action in actor.act(STATES[:6], range(6))} == {'["turn left"]'}
 
 
-def test_ranking_takes_values():
-    with pytest.raises(ValueError, match="^values: expected trained values, which rank chains"):
-        GuidedActorConfig(decoding="scored")
-
-
 def test_scores_do_not_depend_on_the_bytes_of_a_batch(tiny, values, monkeypatch):
     read, scores, sizes = CascadeTrunk.read, [], []
 
@@ -186,7 +181,9 @@ def test_the_same_weights_are_asked_in_another_way(tiny, values):
     assert asked.act(STATES[:4], range(4)) == expected
 
 
-def test_what_values_do_not_fit_is_refused(tiny, values, tmp_path):
+def test_what_values_do_not_fit_and_a_ranking_without_any_are_refused(tiny, values, tmp_path):
+    with pytest.raises(ValueError, match="^values: expected trained values, which rank chains"):
+        GuidedActorConfig(decoding="scored")
     many = replace(GRAMMAR, max_chain_length=12)
     with pytest.raises(ConfigError, match="at most 4096 completions, the grammar has 8190"):
         LanguageActor.from_config(config_of(tiny, values, decoding="scored"), many)
