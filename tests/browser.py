@@ -38,9 +38,8 @@ class Visit:
     """A page opened from disk, what it said (errors too), and the addresses it asked for."""
 
     def __init__(self, browser, path, width=1400, height=900, scheme="light", **options) -> None:
-        self.context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, **options
-        )
+        size = {"width": width, "height": height}
+        self.context = browser.new_context(viewport=size, color_scheme=scheme, **options)
         self.page, self.messages, self.requests = self.context.new_page(), [], []
         self.page.on("console", lambda message: self.messages.append(message.text))
         self.page.on("pageerror", lambda error: self.messages.append(str(error)))

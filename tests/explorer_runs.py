@@ -37,9 +37,7 @@ def unpack(text: str) -> dict[str, list]:
 class GridRun:
     """Writes the folder; what is in it can be computed again from its attributes."""
 
-    def __init__(
-        self, directory: Path, hostile: bool = False, skill: float = 0.95, seed: int = 0
-    ) -> None:
+    def __init__(self, directory: Path, hostile: bool = False, skill=0.95, seed: int = 0) -> None:
         self.directory, self.draw, self.seed = directory, np.random.default_rng(0), seed
         self.skill = SKILL | {2: skill}
         self.env = make_language_env(CONFIG)
@@ -86,23 +84,17 @@ class GridRun:
     def _write_evaluation(self, number: int, environment: dict, hostile: bool) -> None:
         folder = self.directory / f"round_{number}/evaluation"
         write_run(folder, environment, 1, {"success_rate": 0.5}, 1000 * number + 900)
-        self.played = [
-            play(self.env, self._policy(self.skill[number]), n, state, f"round {number}")
-            for n, state in enumerate(self.states)
-        ]
+        policy, told = self._policy(self.skill[number]), f"round {number}"
+        self.played = [play(self.env, policy, n, s, told) for n, s in enumerate(self.states)]
         extra = [hostile_trajectory()] if hostile else []
         write_trajectories(folder / "trajectories/0.parquet", self.played + extra)
         results = [*map(self._result, self.played, self.lengths)]
         evaluations.write_episodes(folder / "episodes.json", results)
 
     def _result(self, trajectory, length: int) -> evaluations.EpisodeResult:
-        return evaluations.EpisodeResult(
-            state=trajectory.infos[0]["state"],
-            success=trajectory.terminated,
-            num_chains=len(trajectory),
-            num_actions=sum(trajectory.num_actions),
-            shortest=int(length),
-        )
+        state, actions = trajectory.infos[0]["state"], sum(trajectory.num_actions)
+        told = trajectory.terminated, len(trajectory), actions, int(length)
+        return evaluations.EpisodeResult(state, *told)
 
     def _policy(self, skill: float):
         def completion(_: str) -> str:
@@ -137,17 +129,13 @@ class GridRun:
         discounted = sum(r * GAMMA**k for k, r in enumerate(after["rewards"]))
         q = None if value is None else discounted + GAMMA ** len(after["rewards"]) * later
         return told | {
-            "completion": text,
-            "tokens": [text[:4], text[4:], "</s>"],
-            "probabilities": [0.999, 0.5, 0.9],
-            "success": trajectory.terminated,
-            "value": value,
-            "q": q,
-            "advantage": None if value is None else q - value,
+            "completion": text, "tokens": [text[:4], text[4:], "</s>"],
+            "probabilities": [0.999, 0.5, 0.9], "success": trajectory.terminated,
+            "value": value, "q": q, "advantage": None if value is None else q - value,
             "optimal": float(self.optimal[n]),
             "policy_value": float(self.judged[n]) if values is self.values[1] else None,
             "shortest": int(self.lengths[n]),
-        }
+        }  # fmt: skip
 
     def _others(self, n: int) -> list[dict]:
         nonsense = {"state_id": n, "completion": NONSENSE, "tokens": [NONSENSE, "</s>"]}
@@ -166,21 +154,19 @@ class GridRun:
                 "invalid": False,
                 "chosen": k == 2,
                 "rejected": k == 0,
-            }
+            }  # fmt: skip
             for k, chain in enumerate(([0, 1], [0, 0, 1], [1]))
         ]
 
     def _candidates(self, n: int) -> Candidates:
-        best = self.env.grammar.render(self.best[n])
+        best, state = self.env.grammar.render(self.best[n]), self.states[n]
         texts = (best, self.env.grammar.render([0]), NONSENSE)
         return Candidates(
-            observation=GRID.template.format(**self.states[n], feedback=""),
+            observation=GRID.template.format(**state, feedback=""), state=state,
             actions=tuple(Action(text, (k,)) for k, text in enumerate(texts)),
-            returns=(1.0, 0.0, -0.1),
-            advantages=(1.0 + n / 100, 0.0, -0.5),
+            returns=(1.0, 0.0, -0.1), advantages=(1.0 + n / 100, 0.0, -0.5),
             is_chain=(True, True, False),
-            state=self.states[n],
-        )
+        )  # fmt: skip
 
 
 class Page(HTMLParser):

@@ -9,11 +9,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-TEXTS = [
-    "The goal is 2 to the right and 13 down.",
-    "It's a grid; you face up, or don't.",
-    "é漢🙂 x",
-]
+TEXTS = ["The goal is 2 to the right and 13 down.", "It's a grid; you face up or don't.", "é漢🙂 x"]
 UNKNOWN, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
@@ -26,44 +22,27 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=[UNKNOWN, START, END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    told = {"vocab_size": 300, "special_tokens": [UNKNOWN, START, END], "show_progress": False}
+    trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **told)
     tokenizer.train_from_iterator(TEXTS * 3, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=START, eos_token=END)
 
 
 def tiny_llama(vocab_size: int) -> LlamaForCausalLM:
     shape = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        rms_norm_eps=1e-5,
-        initializer_range=0.1,
+        vocab_size=vocab_size, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5, initializer_range=0.1,
         tie_word_embeddings=True,
-    )
+    )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return LlamaForCausalLM(shape).eval()
 
 
 def write_gguf(
-    file: Path,
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast | None,
-    *,
-    quantised: bool = False,
-    architecture: str = "llama",
-    chat_template: str | None = CHAT_TEMPLATE,
-    pre: str = "gpt-2",
-    eos: str = END,
-) -> None:
+    file: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast | None, *,
+    quantised=False, architecture="llama", chat_template=CHAT_TEMPLATE, pre="gpt-2", eos=END,
+) -> None:  # fmt: skip
     """As llama.cpp's converter does: rows of queries and keys pair neighbours, not halves."""
     shape, writer = model.config, gguf.GGUFWriter(file, architecture)
     writer.add_license("apache-2.0")
@@ -97,9 +76,7 @@ def write_gguf(
     writer.close()
 
 
-def add_tokenizer(
-    writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerFast, pre: str, eos: str
-) -> None:
+def add_tokenizer(writer, tokenizer: PreTrainedTokenizerFast, pre: str, eos: str) -> None:
     vocabulary = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]

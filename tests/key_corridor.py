@@ -66,9 +66,8 @@ def model():
     next_state = np.array([*step, [len(STATES)] * 3])[:, :, None]
     terminal = np.arange(len(states)) == len(STATES)
     reward = (terminal[next_state] & ~terminal[:, None, None]).astype(float)
-    return TabularModel(
-        next_state, np.ones(reward.shape), reward, terminal, terminal, tuple(states)
-    )
+    sure = np.ones(reward.shape)
+    return TabularModel(next_state, sure, reward, terminal, terminal, tuple(states))
 
 
 class Rightwards:

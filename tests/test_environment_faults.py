@@ -26,8 +26,6 @@ from lactchain_extras.ecosystems.sessions import Session
 
 SEED = f"(7|{env_seeds(7, 'copy', 1)[0]})"  # of a text world, and of an agent's copy
 (EVALUATED,) = env_seeds(3, "evaluation", 1)
-
-
 STEP = {"type": "step", "data": {"text": '["right", "left"]'}}
 VIEW = TextView(("left", "right"), "here", lambda *_: {})
 
@@ -120,10 +118,7 @@ def recursing():
 
 
 ODD = {
-    "raises": (
-        raising(KeyError("no\ncell")),
-        r"raised KeyError: 'no\\ncell', at .*_environment_faults.py:",
-    ),
+    "raises": (raising(KeyError("no\ncell")), r"raised KeyError: 'no\\ncell', at .*_faults.py:"),
     "is cancelled": (raising(asyncio.CancelledError()), "raised CancelledError"),
     "recurses": (recursing, "raised RecursionError"),
     "takes memory": (lambda: bytearray(1 << 62), "raised MemoryError"),
@@ -239,9 +234,7 @@ def in_a_session():
     [(play, when) for play in (with_agents, in_text) for when in ("made", "reset")]
     + [(play, "step") for play in (in_a_session, in_a_rollout, in_an_evaluation, with_agents)],
 )
-def test_what_a_world_changes_of_the_process_that_it_is_in_is_put_back(
-    play, when, odd, monkeypatch, tmp_path
-):
+def test_what_a_world_changes_of_its_process_is_put_back(play, when, odd, monkeypatch, tmp_path):
     """Else its signals are not heard, and agents compute in other types, elsewhere, or nothing."""
     heard = signal.getsignal(signal.SIGTERM)
 

@@ -13,11 +13,8 @@ from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import write_report
 
 SCREENS = ("summary", "states", "episodes", "pairs", "critic", "curves", "compare", "run")
-TEXTS = {
-    "episodes": ".steps td:nth-child(2)",
-    "critic": "#worst td:first-child",
-    "compare": "#said td:first-child",
-}
+TEXTS = {"episodes": ".steps td:nth-child(2)", "critic": "#worst td:first-child"}
+TEXTS |= {"compare": "#said td:first-child"}
 """Columns that are read word by word, beside others of numbers."""
 RIGHTMOST = """Math.max(0, ...Array.from(
     document.querySelectorAll("#said td, #stages td, .tree td"),

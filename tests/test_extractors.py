@@ -134,13 +134,8 @@ def check_parse(text):
 
 
 MANY = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-
-
-TEXTS = {
-    "any Unicode": ANY_TEXT,
-    "a heap of fragments": st.lists(FRAGMENTS, max_size=12).map("".join),
-    "near misses": near_misses(),
-}
+TEXTS = {"any Unicode": ANY_TEXT, "near misses": near_misses()}
+TEXTS["a heap of fragments"] = st.lists(FRAGMENTS, max_size=12).map("".join)
 
 
 @pytest.mark.parametrize("num_examples", [250, pytest.param(10_000, marks=pytest.mark.slow)])
@@ -164,18 +159,11 @@ LONG = 100_000
 
 
 @pytest.mark.parametrize("text", [
-    "[" * LONG,
-    "[" + " " * LONG,
-    '["' + "a" * LONG,
-    '["move forward", ' * LONG,
+    "[" * LONG, "[" + " " * LONG, '["' + "a" * LONG, '["move forward", ' * LONG,
     "[" + '"move forward",' * LONG,
-    '{"explain": "' + "\\\\" * LONG,
-    '{"explain": "' + "\\" * LONG,
-    '{"moves":' + " " * LONG + "x",
-    '{"moves": [' + '"a",' * LONG,
-    "```" * LONG,
-    "```\n" * LONG,
-    "```\n" + "``\n" * LONG,
+    '{"explain": "' + "\\\\" * LONG, '{"explain": "' + "\\" * LONG,
+    '{"moves":' + " " * LONG + "x", '{"moves": [' + '"a",' * LONG,
+    "```" * LONG, "```\n" * LONG, "```\n" + "``\n" * LONG,
     " \n" * LONG + '["move forward"]' + " \n" * LONG + "x",
 ], ids=lambda text: repr(text[:16]))  # fmt: skip
 def test_parsing_takes_linear_time(text):

@@ -23,8 +23,6 @@ NAMES = {family.name: family for family in family_models.FAMILIES}
 REFUSED = [name for name, family in NAMES.items() if family.model_type not in FAMILIES]
 READ_ONCE = NAMES.keys() - {*REFUSED, "Gemma 2"}
 """Families of which the library computes attention by sdpa."""
-
-
 bench_of = functools.cache(lambda name: benchmark.Bench(NAMES[name]))
 
 

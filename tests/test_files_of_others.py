@@ -15,13 +15,8 @@ from lactchain.errors import DataError
 from lactchain_extras.exchange import data_sets
 
 PAIR = {"prompt": "p", "chosen": "a", "rejected": "b"}
-EPISODE = {
-    "observations": ["one", "two"],
-    "completions": ["go"],
-    "rewards": [1.0],
-    "terminated": True,
-    "success": None,
-}
+EPISODE = {"observations": ["one", "two"], "completions": ["go"], "rewards": [1.0]}
+EPISODE |= {"terminated": True, "success": None}
 
 
 def pairs(*names):
@@ -44,8 +39,6 @@ def asked(path):
 
 
 TRAIN, OTHER = pairs("1", "2", "3"), pairs("x", "y")
-
-
 SPLITS = {
     "data/train-00000-of-00001.parquet": "data/test-00000-of-00001.parquet",
     "train.jsonl": "test.jsonl",
@@ -98,6 +91,7 @@ CSV = b"prompt,chosen,rejected\na,b,c\n"
 SPLIT = "expected one split, got .*; give the file or the folder"
 KIND = r"ends in .parquet, .jsonl, .*JSON object on a line"
 NO_ROWS = "b.jsonl: (expected .* to learn from, found none|line 1 is no JSON)"
+ONE_LIST = json.dumps([PAIR], indent=1).encode()
 UNREAD = {
     "no split for training": (["test.jsonl", "validation.jsonl"], SPLIT),
     "several for training": (["train_prefs.parquet", "test_prefs.parquet"], SPLIT),
@@ -106,14 +100,8 @@ UNREAD = {
     "two kinds": (["a.jsonl", "b.parquet"], "one kind, got a.jsonl and b.parquet"),
     **{name: ({name: CSV}, KIND) for name in ("pairs.csv", "pairs.txt", "pairs")},
     "packed": ({"pairs.jsonl.gz": gzip.compress(CSV)}, KIND),
-    "one list": (
-        {"rows.jsonl": json.dumps([PAIR], indent=1).encode()},
-        "rows.jsonl: line 1 is no JSON object .*a line holds one",
-    ),
-    **{
-        f"no rows but {text!r}": ({"b.jsonl": text.encode()}, NO_ROWS)
-        for text in ("", "\n", ".", "./", "/")
-    },
+    "one list": ({"rows.jsonl": ONE_LIST}, "rows.jsonl: line 1 is no JSON object .*a line holds"),
+    **{f"no rows but {t}": ({"b.jsonl": t}, NO_ROWS) for t in (b"", b"\n", b".", b"./", b"/")},
 }
 """The names of files of rows, or one file as it is; and what is said of them."""
 
@@ -138,7 +126,7 @@ def said(role, content):
 
 
 QUESTION, GOOD, BAD = said("user", "why?"), said("assistant", "so"), said("assistant", "no")
-EARLIER = [said("system", "be kind"), said("user", "hi"), said("assistant", "hello")]
+LONG = [said("system", "be kind"), said("user", "hi"), said("assistant", "hello"), QUESTION]
 
 
 @pytest.mark.parametrize(("row", "prompt"), [
@@ -146,10 +134,7 @@ EARLIER = [said("system", "be kind"), said("user", "hi"), said("assistant", "hel
     ({"chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, (QUESTION,)),
     ({"prompt": [QUESTION], "chosen": [GOOD], "rejected": [BAD]}, (QUESTION,)),
     ({"prompt": [QUESTION], "chosen": [QUESTION, GOOD], "rejected": [QUESTION, BAD]}, (QUESTION,)),
-    (
-        {"chosen": [*EARLIER, QUESTION, GOOD], "rejected": [*EARLIER, QUESTION, BAD]},
-        (*EARLIER, QUESTION),
-    ),
+    ({"chosen": [*LONG, GOOD], "rejected": [*LONG, BAD]}, tuple(LONG)),
     ({"prompt": "why?", "chosen": [GOOD], "rejected": [BAD]}, "why?"),
 ])  # fmt: skip
 def test_the_prompt_that_both_answers_begin_with_is_read(tmp_path, row, prompt):
@@ -172,25 +157,12 @@ def test_answers_to_two_prompts_or_none_are_refused(tmp_path, row):
 
 
 STRANGE = {
-    "terminated": ["false", "true", 2, [True]],
-    "success": ["no"],
-    "observations": ["ab", ["a", None], [1, 2]],
-    "completions": [[5], "g", {"0": "go"}],
+    "terminated": ["false", "true", 2, [True]], "success": ["no"],
+    "observations": ["ab", ["a", None], [1, 2]], "completions": [[5], "g", {"0": "go"}],
     "rewards": [["1"], [True], [None], "1"],
-}
-
-
-NO_TEXT = [
-    3,
-    0.5,
-    True,
-    [],
-    [3],
-    ["a"],
-    {"a": 1},
-    [{"role": "user"}],
-    [{"role": 1, "content": "x"}],
-]
+}  # fmt: skip
+NO_TEXT = [3, 0.5, True, [], [3], ["a"], {"a": 1}, [{"role": "user"}]]
+NO_TEXT += [[{"role": 1, "content": "x"}]]
 CELLS = [(open_trajectories, EPISODE, name, value) for name in STRANGE for value in STRANGE[name]]
 CELLS += [(open_pairs, PAIR, name, value) for name in PAIR for value in NO_TEXT]
 
@@ -210,19 +182,16 @@ def test_rewards_that_are_no_finite_numbers_are_refused(tmp_path, rewards):
         open_trajectories(tmp_path / "a.jsonl")
 
 
+SHARED = HealthCheck.function_scoped_fixture  # each example writes its file anew
+NAMES = st.sampled_from(["role", "content", "a"])
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["role", "content", "a"]), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=6,
 )
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, deadline=None, suppress_health_check=[SHARED])
 @given(row=st.fixed_dictionaries({}, optional=dict.fromkeys([*PAIR, *EPISODE], ANYTHING)))
 def test_a_table_of_any_types_is_read_as_texts_or_refused_by_name(tmp_path, row):
     file = tmp_path / "a.jsonl"

@@ -17,12 +17,9 @@ from lactchain_extras.wordle.env import KINDS
 
 GRID = EnvironmentConfig(kwargs={"size": 3, "walls": [(1, 0)]})
 STATE = {"x": 0, "y": 1, "orientation": 1, "goal_x": 2, "goal_y": 2}
-DRAWN = [
-    env_id
-    for env_id, spec in gym.registry.items()
-    if env_id.startswith("lactchain/")
-    and "rgb_array" in gym.make(env_id, disable_env_checker=True).metadata["render_modes"]
-]
+OURS = [env_id for env_id in gym.registry if env_id.startswith("lactchain/")]
+MADE = {env_id: gym.make(env_id, disable_env_checker=True) for env_id in OURS}
+DRAWN = [env_id for env_id, env in MADE.items() if "rgb_array" in env.metadata["render_modes"]]
 
 
 @pytest.mark.parametrize("env_id", DRAWN)
@@ -41,25 +38,20 @@ def test_pixels_are_as_gymnasium_has_them_and_follow_the_state(env_id):
 
 
 BOARD = {"guesses": ["about", "zzz"], "feedback": ["gbbby", ""]}
+MARKS = {(n + 0.1, 0.1): FILLS[KINDS[mark]] for n, mark in enumerate("gbbby")}
+MAZE = {"layout": ["00", "10"], "goal": (0, 1)}
 SHOWN = {
-    "a grid": (
-        GRID.id, GRID.kwargs, STATE,
-        {(1.5, 0.5): WALL, (0.5, 0.5): PAPER, (1.5, 1.5): PAPER, (0.75, 1.5): AGENT,
-         (0.25, 1.5): PAPER, (2.45, 2.35): FLAG},
-    ),
-    "a grid, looking back": (
-        GRID.id, GRID.kwargs, STATE | {"orientation": 3},
-        {(0.25, 1.5): AGENT, (0.75, 1.5): PAPER},
-    ),
-    "a maze": (
-        "lactchain/Maze-v0", {"layout": ["00", "10"], "goal": (0, 1)}, {"row": 1, "column": 1},
-        {(1.5, 1.5): AGENT, (0.5, 1.5): WALL, (0.5, 0.5): PAPER, (1.45, 0.35): FLAG},
-    ),
-    "a board": (
-        "lactchain/Wordle-v0", {}, BOARD,
-        {(n + 0.1, 0.1): FILLS[KINDS[mark]] for n, mark in enumerate("gbbby")}
-        | {(0.5, 1.5): WALL, (0.5, 2.5): PAPER},
-    ),
+    "a grid": (GRID.id, GRID.kwargs, STATE, {
+        (1.5, 0.5): WALL, (0.5, 0.5): PAPER, (1.5, 1.5): PAPER, (0.75, 1.5): AGENT,
+        (0.25, 1.5): PAPER, (2.45, 2.35): FLAG,
+    }),
+    "a grid, looking back": (GRID.id, GRID.kwargs, STATE | {"orientation": 3}, {
+        (0.25, 1.5): AGENT, (0.75, 1.5): PAPER,
+    }),
+    "a maze": ("lactchain/Maze-v0", MAZE, {"row": 1, "column": 1}, {
+        (1.5, 1.5): AGENT, (0.5, 1.5): WALL, (0.5, 0.5): PAPER, (1.45, 0.35): FLAG,
+    }),
+    "a board": ("lactchain/Wordle-v0", {}, BOARD, MARKS | {(0.5, 1.5): WALL, (0.5, 2.5): PAPER}),
 }  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from lactchain_extras.wordle.words import SOLVED, WordTables, word_tables
 MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance")
 FEW = [*Wordle().tables.words[::20]]
 WORDLE = EnvironmentConfig("lactchain/Wordle-v0", {"words": FEW}, extractor="utterance")
-
 ALIKE = ("light", "might", "night", "right", "sight", "fight", "eight")
 
 
@@ -23,14 +22,6 @@ def returns(config, make_policy, episodes):
     rollouts = Rollouts(config)
     played = rollouts.play(make_policy(rollouts.env), episodes(rollouts.env))
     return np.array([trajectory.episode_return for trajectory in played])
-
-
-def from_every_cell(repeats):
-    return lambda env: [
-        Episode(1000 * n + row, state)
-        for n in range(repeats)
-        for row, state in enumerate(env.view_states())
-    ]
 
 
 def games(count):
@@ -137,17 +128,22 @@ def assert_mean(played, exact):
     assert played.mean() == pytest.approx(exact, abs=4 * played.std() / len(played) ** 0.5)
 
 
-@pytest.mark.parametrize(
-    ("policy", "moves"),
-    [(lambda env: RandomChains(env.grammar), uniform_moves), (LegalMoves, legal_moves)],
-    ids=["random", "legal"],
-)
-def test_played_returns_of_random_moves_are_the_exact_ones(policy, moves):
+def random_chains(env):
+    return RandomChains(env.grammar)
+
+
+@pytest.mark.parametrize("kind, moves", [(random_chains, uniform_moves), (LegalMoves, legal_moves)])
+def test_played_returns_of_random_moves_are_the_exact_ones(kind, moves):
     kwargs = {"layout": "u", "max_moves": 12}
     layout = EnvironmentConfig("lactchain/Maze-v0", kwargs, extractor="utterance")
     tables = MazeTables("u")
     exact = maze_returns(tables, moves(tables), max_moves=12).mean()
-    assert_mean(returns(layout, policy, from_every_cell(40)), exact)
+
+    def from_every_cell(env):
+        starts = [*enumerate(env.view_states())]
+        return [Episode(1000 * n + row, state) for n in range(40) for row, state in starts]
+
+    assert_mean(returns(layout, kind, from_every_cell), exact)
 
 
 def test_played_returns_of_fitting_words_are_the_exact_ones():
@@ -164,16 +160,12 @@ def test_the_best_play_of_wordle_is_that_of_trying_everything(num_tries):
 
 
 def test_wordle_policies_are_ordered_by_what_they_know():
-    best, informed, consistent, mixed, random = (
-        returns(WORDLE, make, games(100)).mean()
-        for make in (
-            BestWords,
-            InformedWords,
-            ConsistentWords,
-            lambda env: Mixture(ConsistentWords(env), RandomChains(env.grammar), 1 / 3),
-            lambda env: RandomChains(env.grammar),
-        )
-    )
+    def half_wise(env):
+        return Mixture(ConsistentWords(env), random_chains(env), 1 / 3)
+
+    kinds = (BestWords, InformedWords, ConsistentWords, half_wise, random_chains)
+    earned = (returns(WORDLE, kind, games(100)).mean() for kind in kinds)
+    best, informed, consistent, mixed, random = earned
     assert best >= informed > consistent > mixed > random > -6
 
 

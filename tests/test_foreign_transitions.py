@@ -40,11 +40,9 @@ def test_no_row_is_paired_with_another_episode(tmp_path, caplog):
 
 
 def test_a_recorded_last_state_keeps_the_last_step_of_a_cut_episode():
-    episodes = [
-        RecordedEpisode(np.arange(4.0)[:, None], np.zeros(3, int), np.ones(3), False),
-        RecordedEpisode(np.arange(10.0, 12)[:, None], np.zeros(1, int), np.ones(1), True),
-    ]
-    data = from_episodes(episodes)
+    cut = RecordedEpisode(np.arange(4.0)[:, None], np.zeros(3, int), np.ones(3), False)
+    ended = RecordedEpisode(np.arange(10.0, 12)[:, None], np.zeros(1, int), np.ones(1), True)
+    data = from_episodes([cut, ended])
     assert data.next_observations.ravel().tolist() == [1, 2, 3, 11]
     assert data.terminated.tolist() == [False, False, False, True]
 
@@ -99,12 +97,7 @@ def h5(path, **columns):
     return path
 
 
-NO_ARRAYS = (
-    np.array({"a": np.zeros(3)}),
-    np.array([{"a": 1}] * 3),
-    np.array(["a"] * 3),
-    np.array(3.0),
-)
+NO_ARRAYS = {"a": np.zeros(3)}, [{"a": 1}] * 3, ["a"] * 3, 3.0
 
 
 @pytest.mark.parametrize(("observations", "said"), [
@@ -123,14 +116,10 @@ def test_a_file_of_d3rlpy_1_is_read_as_one_of_today(tmp_path):
     """As its data set of random play in CartPole: 0-2 end by themselves, 3 and 4 are cut."""
     numbers = np.arange(5.0)
     columns = {
-        "observations": numbers[:, None],
-        "actions": (numbers[:, None] % 2).astype(np.int32),
-        "rewards": 10 * numbers,
-        "terminals": np.array([0, 0, 1, 0, 0]),
-        "episode_terminals": np.array([0, 0, 1, 0, 1]),
-        "discrete_action": True,
-        "version": "1.0",
-    }
+        "observations": numbers[:, None], "actions": (numbers[:, None] % 2).astype(np.int32),
+        "rewards": 10 * numbers, "terminals": np.array([0, 0, 1, 0, 0]),
+        "episode_terminals": np.array([0, 0, 1, 0, 1]), "discrete_action": True, "version": "1.0",
+    }  # fmt: skip
     one = read_transitions(h5(tmp_path / "1.h5", **columns))
     today = read_transitions(h5(tmp_path / "2.h5", **dumped()))
     for name in FIELDS:
@@ -143,12 +132,8 @@ TEXTS = spaces.Text(10)
 CUT = dataclasses.replace(episode(((0.5,),), terminated=False, truncated=True), seed=2**64 - 1)
 EMPTY = episode((), terminated=False)
 EPISODES = [episode(text='["é🙂"]'), CUT, episode(((1.0,), (0.0, -1.0), (2.0,)), text="go\n")]
-
-
-SHORT = {
-    "observations": ["a", "b"], "actions": ["x"], "rewards": [-1.0], "terminations": [False],
-    "truncations": [True],
-}  # fmt: skip
+SHORT = {"observations": ["a", "b"], "actions": ["x"], "rewards": [-1.0]}
+SHORT |= {"terminations": [False], "truncations": [True]}
 """An episode as Minari takes it."""
 
 
@@ -194,10 +179,8 @@ def test_what_minari_wrote_is_read_if_it_is_text(minari, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "column"), [
-    ("terminations", ["false", "false"]),
-    ("observations", [b"a", b"b"]),
-    ("actions", [None, None]),
-    ("rewards", ["1", "0"]),
+    ("terminations", ["false", "false"]), ("observations", [b"a", b"b"]),
+    ("actions", [None, None]), ("rewards", ["1", "0"]),
 ])  # fmt: skip
 def test_episodes_of_minari_are_of_the_types_that_it_writes(minari, tmp_path, name, column):
     written_by_minari(minari, "theirs-v1", TEXTS, SHORT)
@@ -246,12 +229,10 @@ def test_datasets_that_are_none_of_episodes_say_what_is_wrong(tmp_path):
     with pytest.raises(DataError, match="expected a parquet file or a folder of them"):
         open_trajectories(tmp_path)
     whole = to_dataset(EPISODES)
+    shorter = whole.map(lambda row: {"rewards": row["rewards"][1:]})
     for number, (dataset, message) in enumerate((
         (whole.remove_columns(["rewards", "infos"]), "rewards, infos missing"),
-        (
-            whole.map(lambda row: {"rewards": row["rewards"][1:]}),
-            "row 0 is no episode: rewards: expected 2 entries",
-        ),
+        (shorter, "row 0 is no episode: rewards: expected 2 entries"),
         (whole.map(lambda row: {"infos": ["{", *row["infos"][1:]]}), "infos: expected JSON"),
     )):  # fmt: skip
         with pytest.raises(DataError, match=message):

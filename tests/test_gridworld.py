@@ -12,12 +12,11 @@ from lactchain.worlds.gridworld import ORIENTATIONS, GridTables, GridWorld
 FORWARD, LEFT = 0, 1
 UP, TO_RIGHT, DOWN, TO_LEFT = range(4)
 WORLDS = [
-    {},
-    {"size": 3, "max_steps": 5},
+    {}, {"size": 3, "max_steps": 5},
     {"width": 5, "height": 2, "turn_right": True, "reward": "founding"},
     {"size": 5, "walls": [(1, 1), (2, 1), (3, 3)], "goal": (4, 4), "max_steps": 20},
     {"size": 4, "start": (0, 0, TO_RIGHT), "turn_right": True},
-]
+]  # fmt: skip
 
 
 def at(x, y, orientation, goal=(3, 3)):
@@ -34,11 +33,8 @@ def test_tables_equal_the_rules_written_out(kwargs):
         ahead = (x + dx, y + dy)
         free = 0 <= ahead[0] < tables.width and 0 <= ahead[1] < tables.height
         free = free and ahead not in tables.walls
-        expected = [
-            (*(ahead if free else (x, y)), orientation),
-            (x, y, (orientation - 1) % 4),
-            (x, y, (orientation + 1) % 4),
-        ]
+        expected = [(*(ahead if free else (x, y)), orientation)]
+        expected += [(x, y, (orientation + turn) % 4) for turn in (-1, 1)]
         for action, after in enumerate(tables.next_state[state]):
             assert tables.observations[after].tolist() == [*expected[action], goal_x, goal_y]
             assert (after == state) == (action == FORWARD and not free)
@@ -51,9 +47,8 @@ def test_tables_equal_the_rules_written_out(kwargs):
 
 def test_copies_of_a_world_read_the_same_tables_and_cannot_change_them():
     one, same, other = GridWorld(walls=[(1, 1)]), GridWorld(walls=[[1, 1]]), GridWorld()
-    own = GridWorld(
-        walls=[[1, 1]], reward=SimpleNamespace(reward=lambda _, action, after: 2.0 * action)
-    )
+    reward = SimpleNamespace(reward=lambda _, action, after: 2.0 * action)
+    own = GridWorld(walls=[[1, 1]], reward=reward)
     assert one.tables is same.tables is not other.tables
     assert own.tables is not one.tables and own.tables.rewards[0].tolist() == [0.0, 2.0]
     with pytest.raises(ValueError, match="read-only"):
@@ -78,13 +73,11 @@ def test_reaching_the_goal_terminates_and_the_time_limit_truncates():
     ({"walls": [5]}, "walls: expected x, y in a 4x4 grid, whole numbers, got 5"),
     ({"size": 2, "walls": [(0, 0), (0, 1), (1, 0), (1, 1)]}, "walls: expected a free cell"),
     ({"walls": [(0, 0)], "goal": (0, 0)}, "goal: expected x, y of a free cell in a 4x4 grid"),
-    ({"start": (0, 0)}, "start: expected"),
-    ({"start": (0, 0, 4)}, "start: expected"),
+    ({"start": (0, 0)}, "start: expected"), ({"start": (0, 0, 4)}, "start: expected"),
     ({"start": (1, 1, 0), "goal": (1, 1)}, "start: expected a free cell other than the goal"),
     ({"size": 0}, "size: expected a whole number of at least 1, got 0"),
-    ({"size": 100}, "size: expected at most"),
     ({"max_steps": 0}, "max_steps: expected a whole number of at least 1, got 0"),
-    ({"reward": "generous"}, "reward: expected one of"),
+    ({"size": 100}, "size: expected at most"), ({"reward": "generous"}, "reward: expected one of"),
 ])  # fmt: skip
 def test_worlds_that_cannot_be_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):

@@ -43,14 +43,12 @@ def own_list(env):
     return {"board": env.unwrapped.board}
 
 
+def own_cell(env, observation, info):
+    return {"cell": env.unwrapped.board[0]}
+
+
 def corridor(get_state=own_list, **more):
-    view = TextView(
-        ("left", "right"),
-        "{cell}{feedback}",
-        lambda env, observation, info: {"cell": env.unwrapped.board[0]},
-        get_state=get_state,
-        **more,
-    )
+    view = TextView(("left", "right"), "{cell}{feedback}", own_cell, get_state=get_state, **more)
     return LanguageEnv(Corridor(), view, extractor="json_list")
 
 
@@ -86,9 +84,8 @@ def test_states_stay_as_they_were_however_a_world_holds_them():
         env.unwrapped.held = state["held"]
         return env.unwrapped.seen, {}
 
-    states, told = (
-        [{"held": held_in(cell, array)} for cell in range(LENGTH)] for array in (np.array, list)
-    )
+    states = [{"held": held_in(cell)} for cell in range(LENGTH)]
+    told = [{"held": held_in(cell, list)} for cell in range(LENGTH)]
     more = {"get_state": lambda env: {"held": env.unwrapped.held}, "set_state": take}
     view = corridor(**more, states=lambda env: states).view
     env = LanguageEnv(Nested(), view, extractor="json_list")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import BEHAVIOR, GRID, PREFERENCES, config_of, run_here
+from script_setups import BEHAVIOR, GRID, PREFERENCES, run_smallest
 
 from lactchain import EmbeddingCritic, FunctionPolicy, Region, make_language_env, open_run, parse
 from lactchain.config.settings import ActorConfig, CriticConfig, EnvironmentConfig, HeldBackConfig
@@ -136,10 +136,8 @@ def test_the_critic_is_asked_what_a_cut_episode_is_worth_and_learns_no_such_row(
 
 
 def test_recorded_episodes_leave_them_out(weights, tmp_path):
-    states, texts = held(HALF)
-    config = config_of("make_offline_data", weights, tmp_path / "run", environment=HALF)
-    run_here("make_offline_data", config)
-    assert not asked(read_trajectories(tmp_path / "run/trajectories")) & texts
+    run_smallest("make_offline_data", weights, tmp_path / "run", environment=HALF)
+    assert not asked(read_trajectories(tmp_path / "run/trajectories")) & held(HALF)[1]
 
 
 OF_THEM = r"record\.parquet: expected no decision in a state that"
@@ -159,9 +157,8 @@ def test_a_record_of_them_is_refused(script, weights, tmp_path):
         source = {"pairs": str(record)}
     else:
         source = {"trajectories": record_of_all_states(tmp_path)}
-    config = config_of(script, weights, tmp_path / "run", environment=HALF, **source)
     with pytest.raises(DataError, match=OF_THEM):
-        run_here(script, config)
+        run_smallest(script, weights, tmp_path / "run", environment=HALF, **source)
 
 
 def test_a_record_that_does_not_tell_its_states_is_refused(weights, tmp_path):
@@ -170,7 +167,7 @@ def test_a_record_that_does_not_tell_its_states_is_refused(weights, tmp_path):
     record.write_text(json.dumps(row))
     changes = {"environment": HALF, "pairs": str(record)}
     with pytest.raises(DataError, match="expected records that tell the state"):
-        run_here("train_bc", config_of("train_bc", weights, tmp_path / "run", **changes))
+        run_smallest("train_bc", weights, tmp_path / "run", changes)
 
 
 def test_values_of_tokens_are_not_learnt_from_such_a_record_either(weights, tmp_path):
@@ -262,9 +259,8 @@ def test_the_critic_is_measured_on_both_parts():
 
 def test_two_rounds_never_practise_them_and_tell_them_apart(weights, tmp_path):
     changes = {"environment": HALF, "target": {"held_back/actions_over_shortest": 0.5}}
-    config = config_of("run_pipeline", weights, tmp_path / "run", **changes)
-    few = replace(config.simpo, preferences=replace(PREFERENCES, num_states=48))
-    summary = run_here("run_pipeline", replace(config, simpo=few))
+    changes["simpo.preferences.num_states"] = 48
+    summary = run_smallest("run_pipeline", weights, tmp_path / "run", changes)
     _, texts = held(HALF)
     for number in (1, 2):
         folder = tmp_path / f"run/round_{number}"

@@ -192,10 +192,8 @@ def test_many_start_states_are_sampled_the_same_in_all_rounds(pipeline, tmp_path
     turns = {}
     monkeypatch.setattr(recording, "log_turns", lambda _, n, rows: turns.update({n: rows}))
     run = shutil.copytree(folder, tmp_path / "run", symlinks=True)
-    recorder, whole = (
-        recording.Recorder(config, Run(run, {"run_id": "x"}, None)),
-        inspected(pipeline, 1),
-    )
+    recorder = recording.Recorder(config, Run(run, {"run_id": "x"}, None))
+    whole = inspected(pipeline, 1)
     actor = replace(config.actor, model=f"{run}/base/actor")
     for number in ROUNDS:
         shutil.rmtree(run / f"round_{number}/inspection")
@@ -248,10 +246,8 @@ def test_where_dice_are_thrown_a_completion_is_worth_what_can_be_expected(weight
     lake = EnvironmentConfig("FrozenLake-v1", max_chains=4)
     stage, env = tmp_path / "run/round_0", make_language_env(lake)
     last, _ = env.reset(options={"state": {"state": 14}})  # the goal is to the right
-    pairs = [
-        PreferencePair(last, '["right"]', '["left", "right"]'),
-        PreferencePair(last, '["down", "right"]', "right"),
-    ]
+    answers = ('["right"]', '["left", "right"]'), ('["down", "right"]', "right")
+    pairs = [PreferencePair(last, *both) for both in answers]
     write_pairs(stage / "simpo/pairs/0.parquet", pairs)
     found = record(weights, tmp_path, lake)
     assert found.meta["critic"] == str(tmp_path / "critic")
@@ -269,10 +265,9 @@ def test_values_of_the_best_chains_pay_for_each_completion():
     near = {"x": 0, "y": 1, "orientation": 0, "goal_x": 0, "goal_y": 0}
     states = [near, near | {"orientation": 2}]
     env = make_language_env(replace(GRID, chain_cost=0.25, max_chain_length=2))
-    two = -0.25 + 0.81 * (1 - 0.25)  # two turns, and then the step
-    assert recording.best_values(env, states, 0.9, "action").tolist() == pytest.approx([0.75, two])
-    two = -0.25 + 0.9 * (1 - 0.25)
-    assert recording.best_values(env, states, 0.9, "chain").tolist() == pytest.approx([0.75, two])
+    for discount_per, later in (("action", 0.81), ("chain", 0.9)):
+        worth = 0.75, -0.25 + later * (1 - 0.25)  # two turns, and then the step
+        assert [*recording.best_values(env, states, 0.9, discount_per)] == pytest.approx(worth)
     assert recording.best_values(env, states, 1.0, "action") is None
 
 
