@@ -1,6 +1,7 @@
 """Decoding: the model's own distribution, whatever is shared, cut off, branched or constrained."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from training_setups import nudge
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
 
 from lactchain import ActorConfig, ChainGrammar, LanguageActor, LoraSettings, make_extractor
-from lactchain.environments.exact import all_chains
 from lactchain.errors import ConfigError, NonFiniteError
 from lactchain.functional.random_streams import draw, uniform
 from lactchain.models.adapters import attach_lora, merged
@@ -91,7 +91,10 @@ def constrained(tokenizer_name="tiny", extractor="json_list", max_chain_length=3
 
 def legal_completions(grammar: ChainGrammar, tokenizer) -> list[tuple[int, ...]]:
     """The tokens of every legal completion, by the tokenizer itself."""
-    chains = all_chains(len(grammar.action_names), grammar.max_chain_length)
+    chains = itertools.chain.from_iterable(
+        itertools.product(range(len(grammar.action_names)), repeat=length)
+        for length in range(1, grammar.max_chain_length + 1)
+    )
     texts = [grammar.render(chain) for chain in chains]
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return [(*ids, tokenizer.eos_token_id) for ids in encoded]
