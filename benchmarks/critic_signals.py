@@ -38,13 +38,13 @@ from lactchain_extras.token_values.guidance import MAX_COMPLETIONS
 
 SMOLLM2, MINILM = (str(ROOT / "weights" / name) for name in ("smollm2", "minilm"))
 KINDS: dict[str, dict[str, object]] = {
-    "V: gradient steps, head solved": {},
+    "V": {},
     "V: head solved on the encoder as it was": {"critic.frozen": True},
-    "V: λ .5": {"critic.trace": 0.5},
+    "V: λ 1": {"critic.trace": 1.0},
     "V: λ 0": {"critic.trace": 0.0},
     "V: γ .95": {"critic.gamma": 0.95},
     "V: MiniLM, head solved": {"critic.model": MINILM, "critic.frozen": True},
-    "V: MiniLM, λ .5": {"critic.model": MINILM, "critic.frozen": True, "critic.trace": 0.5},
+    "V: MiniLM, λ 1": {"critic.model": MINILM, "critic.frozen": True, "critic.trace": 1.0},
     "Q of chains": {"critic.mode": "action_value"},
 }
 FIGURES = ("r2", "rho", "rho_within", "pairs_right", "slope")

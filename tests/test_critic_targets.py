@@ -230,7 +230,8 @@ def test_targets_of_cut_episodes_are_those_of_the_solved_critic(tiny, run):
     features = trainer.values(table.inputs, as_features=True)
     assert table.needs_values()
     folds = RidgeFolds(features, table.row_inputs, table.row_episodes % NUM_FOLDS)
-    again = folds.solve(table.targets(found.values(features)))
+    trace = trainer.critic.settings.trace
+    again = folds.solve(table.targets(found.values(features), trace))
     torch.testing.assert_close(again.values(features), found.values(features), atol=0.05, rtol=0)
 
 

@@ -140,7 +140,7 @@ def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
     assert (filled.environment.invalid_penalty, filled.environment.chain_cost) == (-1.0, 0.02)
     assert filled.warm_start.behavior == BehaviorConfig(25_600, competent_fraction=0.1)
     assert filled.simpo.preferences.num_states == 3840
-    assert filled.simpo.training.num_epochs == 8  # 30,720 rows
+    assert filled.simpo.training.num_epochs == 10  # 38,400 rows
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_what_is_given_is_kept_and_counts_in_what_follows():
     given = preset("--critic.config.gamma", "0.5", "--simpo.preferences.num_states", "100")
     filled, chosen = fill(given, measure_world(GRID), processes=1)
     assert filled.critic.config.gamma == 0.5
-    assert filled.simpo.training.num_epochs == 310
+    assert filled.simpo.training.num_epochs == 399
     assert "critic.config.gamma" not in chosen
 
 

@@ -290,7 +290,7 @@ class CriticConfig(ModelConfig):
     """Discount, in (0, 1]. Null: follows from the world."""
     discount_per: Literal["action", "chain"] = "action"
     """What gamma counts: actions (semi-Markov return), or chains as in the founding document."""
-    trace: Share = 1.0
+    trace: Share = 0.5
     """λ of the returns that values are fitted to: of what follows a decision this share is as it
     came, and the rest the value of the state it led to. 1: returns as played; below, less of their
     luck, and more of the critic's own error."""
