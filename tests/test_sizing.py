@@ -14,6 +14,7 @@ from lactchain.data.base_models import corpus
 from lactchain.data.rollouts import Rollouts
 from lactchain.environments.exact import TabularModel, shortest_paths, solution_lengths
 from lactchain.environments.language import language_env, make_language_env
+from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
 from lactchain.errors import ConfigError
 from lactchain.models.loading import load_own_tokenizer
@@ -90,6 +91,20 @@ def test_without_a_model_a_world_is_measured_by_random_play():
     assert 1 <= size.path_length <= 2
     assert 0.1 < size.reward_scale < 1  # random play earns less than a good player
     assert size.worst_reward == 0.0
+
+
+def test_where_the_view_names_a_competent_policy_its_returns_are_the_scale():
+    config = EnvironmentConfig(
+        "lactchain/GridWorld-v0", max_chain_length=1, invalid_penalty=0.0, chain_cost=0.0
+    )
+    exact, rollouts = measure_world(config), Rollouts(config)
+    by_chance, best = size_by_play(rollouts, seed=0), OptimalChains(rollouts.env)
+    named = {"model": None, "policies": {"best": lambda _: best}, "competent": "best"}
+    rollouts.env.view = replace(rollouts.env.view, **named)
+    size = size_by_play(rollouts, seed=0)
+    # Of all decisions on good ways, of which more are near the goal than of all states.
+    assert exact.reward_scale < size.reward_scale < 1.5 * exact.reward_scale
+    assert by_chance.reward_scale < 0.5 * exact.reward_scale
 
 
 def test_a_null_that_no_rule_stands_for_is_refused_in_every_script(weights, tmp_path):

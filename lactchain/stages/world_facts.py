@@ -21,6 +21,9 @@ from lactchain.types import Trajectory
 NUM_EPISODES = 512
 """Episodes of random play, where there is no exact model to ask."""
 
+NUM_GOOD = 64
+"""Episodes of the competent policy that the view names, whose returns are a good player's."""
+
 NUM_PUT_BACK = 16
 """Of these, so many are played up to their last decision once more."""
 
@@ -105,21 +108,25 @@ def size_of_model(model: exact.TabularModel, max_chains: int = TextView.max_chai
 
 
 def size_by_play(rollouts: Rollouts, seed: int) -> WorldFacts:
-    """The size of a world as random play shows it.
+    """The size of a world as random play shows it, and the competent policy if the view names one.
 
     States are those that the view lists, or else estimated by what was seen once and twice. A state
     that the same action leads on from to several tells of chance. Without it the shortest ways
     through what was seen stand for solutions, from all that was seen, as luck may have begun beside
     the goal; with chance, or where texts remember, the solved episodes as they were.
     """
-    episodes = random_play(rollouts, seed)
+    episodes = good = random_play(rollouts, seed)
     check_put_back(rollouts.env, episodes)
+    if rollouts.env.view.competent is not None:
+        competent = rollouts.env.view.policies[rollouts.env.view.competent](rollouts.env)
+        good = collect(competent, rollouts, NUM_GOOD, seed)
+        episodes = episodes + good
     steps = [step for e in episodes for step in _steps(rollouts.env, e)]
     led: dict[tuple[str, str], set[str | None]] = {}
     for before, action, after in steps:
         led.setdefault((before, action), set()).add(after)
     chance = rollouts.deterministic is False or any(len(after) > 1 for after in led.values())
-    ended = [e for e in episodes if e.terminated and e.infos[-1]["success"] is not False]
+    ended = [e for e in good if e.terminated and e.infos[-1]["success"] is not False]
     path = [sum(e.num_actions) for e in ended]
     if not chance and rollouts.env.history == 1:
         path = _ways(led)
@@ -127,7 +134,7 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldFacts:
     rewards = [reward for e in episodes for info in e.infos for reward in info["rewards"]]
     path_length = float(np.mean(path))
     gamma = gamma_of(path_length, chance)
-    returns = np.concatenate([e.returns(gamma, "action") for e in episodes])
+    returns = np.concatenate([e.returns(gamma, "action") for e in good])
     return WorldFacts(
         num_states=_num_states(rollouts.env, [before for before, _, _ in steps]),
         num_actions=len(rollouts.env.grammar.action_names),
