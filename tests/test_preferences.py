@@ -76,26 +76,23 @@ def test_equal_completions_count_once_with_the_mean_of_their_scores():
     assert dropped == {}
 
 
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        (candidates(("same", 1.0), ("same", 1.0)), "equal_text"),
-        (candidates(("alone", 1.0)), "equal_text"),
-        (candidates(), "equal_text"),
-        (candidates(("a", 0.5), ("b", 0.5)), "tie"),
-        (candidates(("a", 0.5), ("b", 0.45)), "margin"),
-        (candidates(("a", 1.0), ("", 0.0)), "empty"),
-        (candidates(("", 1.0), ("a", 0.0)), "empty"),
-        (candidates(("x", 1.0), ("y", 0.0), is_chain=(False, False)), "no_chain"),
-        (candidates(("x", 1.0), ("x", 1.0), is_chain=(False, False)), "no_chain"),
-        (candidates(("a", float("nan")), ("b", 0.0)), "non_finite"),
-        (candidates(("a", 1.0), ("b", 0.0), returns=(0.0, float("inf"))), "non_finite"),
-        (
-            Candidates("?", (Action("a", (1,)), Action("a ", (1,))), (1.0, 0.0), (1.0, 0.0)),
-            "equal_tokens",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("state", "reason"), [
+    (candidates(("same", 1.0), ("same", 1.0)), "equal_text"),
+    (candidates(("alone", 1.0)), "equal_text"),
+    (candidates(), "equal_text"),
+    (candidates(("a", 0.5), ("b", 0.5)), "tie"),
+    (candidates(("a", 0.5), ("b", 0.45)), "margin"),
+    (candidates(("a", 1.0), ("", 0.0)), "empty"),
+    (candidates(("", 1.0), ("a", 0.0)), "empty"),
+    (candidates(("x", 1.0), ("y", 0.0), is_chain=(False, False)), "no_chain"),
+    (candidates(("x", 1.0), ("x", 1.0), is_chain=(False, False)), "no_chain"),
+    (candidates(("a", float("nan")), ("b", 0.0)), "non_finite"),
+    (candidates(("a", 1.0), ("b", 0.0), returns=(0.0, float("inf"))), "non_finite"),
+    (
+        Candidates("?", (Action("a", (1,)), Action("a ", (1,))), (1.0, 0.0), (1.0, 0.0)),
+        "equal_tokens",
+    ),
+])  # fmt: skip
 def test_pairs_that_teach_nothing_are_dropped_and_counted(state, reason):
     good = candidates(("a", 1.0), ("b", 0.0))
     pairs, dropped = make_pairs([good, state], min_margin=0.1)
@@ -146,17 +143,14 @@ def test_a_chain_against_what_is_none_is_a_pair_at_any_margin_and_against_tokens
     assert (pair.chosen, pair.rejected, pair.rejected_token_ids) == ("go", "", (1,))
 
 
-@pytest.mark.parametrize(
-    ("scores", "is_chain", "min_margin", "spread"),
-    [
-        ((1.0, 0.5, 9.0), (True, True, False), 0.5, True),
-        ((1.0, 0.5, 9.0), (True, True, False), 0.6, False),
-        ((1.0, 1.0, 0.0), (True, True, False), 0.0, False),
-        ((1.0, 0.5, 0.0), (True, False, False), 0.0, False),
-        ((1.0, 0.5, 0.0), (False, False, False), 0.0, False),
-        ((1.0, 0.5, 0.0), (), 0.0, True),
-    ],
-)
+@pytest.mark.parametrize(("scores", "is_chain", "min_margin", "spread"), [
+    ((1.0, 0.5, 9.0), (True, True, False), 0.5, True),
+    ((1.0, 0.5, 9.0), (True, True, False), 0.6, False),
+    ((1.0, 1.0, 0.0), (True, True, False), 0.0, False),
+    ((1.0, 0.5, 0.0), (True, False, False), 0.0, False),
+    ((1.0, 0.5, 0.0), (False, False, False), 0.0, False),
+    ((1.0, 0.5, 0.0), (), 0.0, True),
+])  # fmt: skip
 def test_values_are_spread_among_chains_alone(scores, is_chain, min_margin, spread):
     state = candidates(*zip("abc", scores, strict=True), is_chain=is_chain)
     assert has_spread(state, min_margin) is spread

@@ -160,17 +160,14 @@ def test_thinking_is_switched_off_and_prompts_are_the_same_tomorrow():
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        (None, "chat template"),
-        ("{{ bos_token }}hello", "user's text"),
-        (
-            CHATML.replace("assistant\n", "assistant\n<think>\n"),
-            "opens every completion with <think>; use the model without",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("template", "said"), [
+    (None, "chat template"),
+    ("{{ bos_token }}hello", "user's text"),
+    (
+        CHATML.replace("assistant\n", "assistant\n<think>\n"),
+        "opens every completion with <think>; use the model without",
+    ),
+])  # fmt: skip
 def test_a_template_that_no_policy_can_be_asked_by_is_refused(template, said):
     with pytest.raises(DataError, match=said):
         PromptTemplate(byte_level(template, []))

@@ -141,34 +141,28 @@ def put_back(entry_point, folder):
         yield expected, play(envs, 1, STEPS_AFTER)
 
 
-@pytest.mark.parametrize(
-    "entry_point",
-    [
-        Walk,
-        Harder,
-        Replaces,
-        partial(normalised, [NormalizeObservation]),
-        partial(normalised, [NormalizeReward]),
-        partial(normalised, [NormalizeObservation, NormalizeReward, NormalizeObservation]),
-    ],
-)
+@pytest.mark.parametrize("entry_point", [
+    Walk,
+    Harder,
+    Replaces,
+    partial(normalised, [NormalizeObservation]),
+    partial(normalised, [NormalizeReward]),
+    partial(normalised, [NormalizeObservation, NormalizeReward, NormalizeObservation]),
+])  # fmt: skip
 def test_what_is_kept_over_episodes_is_put_back_to_the_bit(entry_point, tmp_path):
     for expected, played in put_back(entry_point, tmp_path / "state"):
         for step, other in zip(expected, played, strict=True):
             assert all((vars(step)[name] == vars(other)[name]).all() for name in vars(step))
 
 
-@pytest.mark.parametrize(
-    ("entry_point", "differs"),
-    [
-        (partial(throwing, lambda: np.random.normal), SEEN),
-        (partial(throwing, lambda: random.random), SEEN),
-        (partial(throwing, lambda: np.random.default_rng().normal), SEEN),
-        (Remembers, SEEN),
-        (PaysByMemory, "its rewards is .* and was "),
-        (HiddenDice, "it draws from the generators of the process"),
-    ],
-)
+@pytest.mark.parametrize(("entry_point", "differs"), [
+    (partial(throwing, lambda: np.random.normal), SEEN),
+    (partial(throwing, lambda: random.random), SEEN),
+    (partial(throwing, lambda: np.random.default_rng().normal), SEEN),
+    (Remembers, SEEN),
+    (PaysByMemory, "its rewards is .* and was "),
+    (HiddenDice, "it draws from the generators of the process"),
+])  # fmt: skip
 def test_what_cannot_be_put_back_is_refused_by_what_differs(entry_point, differs, tmp_path):
     with pytest.raises(EnvironmentFault, match=f"cannot be put back .* after 3 actions: {differs}"):
         next(put_back(entry_point, tmp_path / "state"))

@@ -41,18 +41,15 @@ class Says:
         return np.array([[self.likes(int(o), a.text) for a in actions] for o in observations])
 
 
-@pytest.mark.parametrize(
-    ("chain_of", "likes", "accuracy", "skill"),
-    [
-        (CHAINS.__getitem__, lambda number, text: -float(text != CHAINS[number]), 1, 1),  # reads
-        (CHAINS.__getitem__, lambda number, text: -1.0, 1 / 16, 0),  # one in a batch by chance
-        # Two chains, each said in half of the states; the wrong half prefers neither.
-        (half, lambda number, text: -float(text != half(number)), 1, 1),
-        # The likeliest state of both is the first: one half of the completions was said there.
-        (half, lambda number, text: 0.0, 1 / 2, 0),
-        (lambda number: CHAINS[0], lambda number, text: float(number), 1, 0),  # says one thing
-    ],
-)
+@pytest.mark.parametrize(("chain_of", "likes", "accuracy", "skill"), [
+    (CHAINS.__getitem__, lambda number, text: -float(text != CHAINS[number]), 1, 1),  # reads
+    (CHAINS.__getitem__, lambda number, text: -1.0, 1 / 16, 0),  # one in a batch by chance
+    # Two chains, each said in half of the states; the wrong half prefers neither.
+    (half, lambda number, text: -float(text != half(number)), 1, 1),
+    # The likeliest state of both is the first: one half of the completions was said there.
+    (half, lambda number, text: 0.0, 1 / 2, 0),
+    (lambda number: CHAINS[0], lambda number, text: float(number), 1, 0),  # says one thing
+])  # fmt: skip
 def test_a_policy_reads_as_far_as_its_completions_tell_the_states_apart(
     chain_of, likes, accuracy, skill
 ):

@@ -265,13 +265,10 @@ def test_escaped_text_reads_as_it_was_and_holds_no_markup(text):
     escaped.encode("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("name", "rounds", "when", "advice"),
-    [
-        ("loops", (2, 3), "first in round 2, in 2 of the rounds", "mend"),
-        ("not_reading", (0,), "before the first round only", "before"),  # that of a warm start
-    ],
-)
+@pytest.mark.parametrize(("name", "rounds", "when", "advice"), [
+    ("loops", (2, 3), "first in round 2, in 2 of the rounds", "mend"),
+    ("not_reading", (0,), "before the first round only", "before"),  # that of a warm start
+])  # fmt: skip
 def test_alarms_are_shown_with_their_first_round_and_what_helps(
     tmp_path, name, rounds, when, advice
 ):

@@ -144,15 +144,12 @@ def test_a_run_whose_record_was_lost_goes_on_only_where_it_is_told_to(run_dir, m
         verify_manifest(run_dir / "checkpoints/checkpoint-1")
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "words"),
-    [
-        ("thesis.tex", ConfigError, r"expected a run or nothing, found \['thesis.tex'\]"),
-        ("config.yaml", DataError, "environment.json: missing"),
-        ("sub/lock", ConfigError, "expected a run or nothing"),
-        (".git/config", ConfigError, r"expected a run or nothing, found \['.git'\]"),
-    ],
-)
+@pytest.mark.parametrize(("name", "error", "words"), [
+    ("thesis.tex", ConfigError, r"expected a run or nothing, found \['thesis.tex'\]"),
+    ("config.yaml", DataError, "environment.json: missing"),
+    ("sub/lock", ConfigError, "expected a run or nothing"),
+    (".git/config", ConfigError, r"expected a run or nothing, found \['.git'\]"),
+])  # fmt: skip
 def test_a_folder_of_other_things_is_not_taken_over(run_dir, name, error, words):
     file = run_dir / name
     file.parent.mkdir(parents=True)
@@ -173,14 +170,11 @@ def test_a_command_that_produced_nothing_claims_nothing(run_dir):
         assert load(run_dir / "config.yaml")["critic"]["gamma"] == 0.5
 
 
-@pytest.mark.parametrize(
-    ("folder", "error", "words"),
-    [
-        ("file", ConfigError, "run.run_dir: expected a folder, got the file .*/file;"),
-        ("file/run", DiskError, "file/run: could not be written"),
-        ("x" * 300, DiskError, "xxx: could not be written"),
-    ],
-)
+@pytest.mark.parametrize(("folder", "error", "words"), [
+    ("file", ConfigError, "run.run_dir: expected a folder, got the file .*/file;"),
+    ("file/run", DiskError, "file/run: could not be written"),
+    ("x" * 300, DiskError, "xxx: could not be written"),
+])  # fmt: skip
 def test_a_folder_that_cannot_be_made_is_named(tmp_path, folder, error, words):
     (tmp_path / "file").touch()
     refused(tmp_path / folder, error, words)

@@ -31,15 +31,12 @@ def test_a_row_depends_on_its_own_seed_alone(env):
         assert policy.act([], []) == []
 
 
-@pytest.mark.parametrize(
-    ("env_id", "kwargs", "template"),
-    [
-        ("lactchain/GridWorld-v0", {}, None),
-        ("lactchain/GridWorld-v0", {"size": 5, "walls": [(2, 2), (1, 3)]}, SHORT),
-        ("FrozenLake-v1", {"is_slippery": False}, None),
-        ("CliffWalking-v1", {}, None),
-    ],
-)
+@pytest.mark.parametrize(("env_id", "kwargs", "template"), [
+    ("lactchain/GridWorld-v0", {}, None),
+    ("lactchain/GridWorld-v0", {"size": 5, "walls": [(2, 2), (1, 3)]}, SHORT),
+    ("FrozenLake-v1", {"is_slippery": False}, None),
+    ("CliffWalking-v1", {}, None),
+])  # fmt: skip
 def test_optimal_chains_take_the_shortest_path_from_every_state(env_id, kwargs, template):
     env = language_env(env_id, kwargs, template=template, max_chain_length=4)
     policy = OptimalChains(env)

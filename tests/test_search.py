@@ -104,16 +104,13 @@ def test_combinations_that_the_config_refuses_are_drawn_again_not_clipped():
     assert max(mutants) < 64  # steps upwards are not cut to 64, which would be no step
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "said"),
-    [
-        (EvolutionConfig, {"population_size": 1}, "population_size: expected at least 2"),
-        (EvolutionConfig, {"tournament_size": 9}, "at most population_size = 8"),
-        (EvolutionConfig, {"num_episodes": 0}, "num_episodes: expected a number in .1, 10000000"),
-        (EvolutionConfig, {"fewest_members": 9}, "fewest_members: .* population_size = 8"),
-        (MutationConfig, {"weights": {"crossover": 1.0}}, "weights: expected weights"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "fields", "said"), [
+    (EvolutionConfig, {"population_size": 1}, "population_size: expected at least 2"),
+    (EvolutionConfig, {"tournament_size": 9}, "at most population_size = 8"),
+    (EvolutionConfig, {"num_episodes": 0}, "num_episodes: expected a number in .1, 10000000"),
+    (EvolutionConfig, {"fewest_members": 9}, "fewest_members: .* population_size = 8"),
+    (MutationConfig, {"weights": {"crossover": 1.0}}, "weights: expected weights"),
+])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(kind, fields, said):
     with pytest.raises(ValueError, match=said):
         kind(**fields)

@@ -61,16 +61,13 @@ def results(successes, num_chains=1):
 ALL, HALF, FEWER = [1] * 40, [1] * 20 + [0] * 20, [1] * 38 + [0] * 2
 
 
-@pytest.mark.parametrize(
-    ("greedy", "sampled", "worse"),
-    [
-        (results(HALF), results(HALF), True),
-        (results(HALF, 4), results(ALL), False),  # greedy success alone
-        (results(FEWER, 4), results(FEWER), False),  # both may be luck
-        (results(HALF), results(ALL), True),  # within two completions it fell
-        (results(ALL), results(HALF), False),
-    ],
-)
+@pytest.mark.parametrize(("greedy", "sampled", "worse"), [
+    (results(HALF), results(HALF), True),
+    (results(HALF, 4), results(ALL), False),  # greedy success alone
+    (results(FEWER, 4), results(FEWER), False),  # both may be luck
+    (results(HALF), results(ALL), True),  # within two completions it fell
+    (results(ALL), results(HALF), False),
+])  # fmt: skip
 def test_a_round_is_worse_by_two_figures_that_are_no_luck(tmp_path, greedy, sampled, worse):
     before = results(ALL, 4 if greedy[0].num_chains == 4 else 1)
     for number, found in enumerate([(before, results(ALL)), (greedy, sampled)]):

@@ -158,15 +158,12 @@ def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
     assert filled.simpo.training.num_epochs == 10  # 38,400 rows
 
 
-@pytest.mark.parametrize(
-    ("world", "num_ways", "num_chains", "share"),
-    [
-        ("LightsOut", 511, 102_200, 1.0),  # no two states share a way
-        ("Box", 101, 25_600, 0.2),  # and 105 states have none
-        ("Ladder", 0, 25_600, 0.1),  # dice: a way is not known beforehand
-        ("Jugs", 0, 25_600, 0.1),  # no model
-    ],
-)
+@pytest.mark.parametrize(("world", "num_ways", "num_chains", "share"), [
+    ("LightsOut", 511, 102_200, 1.0),  # no two states share a way
+    ("Box", 101, 25_600, 0.2),  # and 105 states have none
+    ("Ladder", 0, 25_600, 0.1),  # dice: a way is not known beforehand
+    ("Jugs", 0, 25_600, 0.1),  # no model
+])  # fmt: skip
 def test_the_more_ways_differ_the_more_of_them_are_cloned(world, num_ways, num_chains, share):
     size = measure_world(replace(GRID, id=f"others/{world}-v0"))
     behavior = fill(preset(), size, processes=1)[0].warm_start.behavior

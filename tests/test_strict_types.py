@@ -163,19 +163,16 @@ def test_an_adapter_with_biases_answers_as_it_was_trained(weights, tmp_path):
     torch.testing.assert_close(answers(model), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("use_rslora", "false", "use_rslora: expected true or false, got 'false'"),
-        ("inference_mode", 1, "inference_mode: expected true or false, got 1"),
-        ("lora_alpha", float("nan"), "lora_alpha: expected a number above 0, got nan"),
-        ("r", "2", "r: expected a number above 0, got '2'"),
-        ("layer_replication", [[0, 1], [0, 1]], "layer_replication: expected an adapter of each"),
-        ("alora_invocation_tokens", [3], "alora_invocation_tokens: expected an adapter of each"),
-        ("rank_pattern", 5, "rank_pattern|no settings of an adapter|AttributeError"),
-        ("trainable_token_indices", [99_999_999], "IndexError"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "told"), [
+    ("use_rslora", "false", "use_rslora: expected true or false, got 'false'"),
+    ("inference_mode", 1, "inference_mode: expected true or false, got 1"),
+    ("lora_alpha", float("nan"), "lora_alpha: expected a number above 0, got nan"),
+    ("r", "2", "r: expected a number above 0, got '2'"),
+    ("layer_replication", [[0, 1], [0, 1]], "layer_replication: expected an adapter of each"),
+    ("alora_invocation_tokens", [3], "alora_invocation_tokens: expected an adapter of each"),
+    ("rank_pattern", 5, "rank_pattern|no settings of an adapter|AttributeError"),
+    ("trainable_token_indices", [99_999_999], "IndexError"),
+])  # fmt: skip
 def test_settings_of_an_adapter_are_of_their_types(weights, tmp_path, name, value, told):
     folder, _ = adapter(weights, tmp_path / "adapter")
     file = folder / "adapter_config.json"
@@ -184,15 +181,12 @@ def test_settings_of_an_adapter_are_of_their_types(weights, tmp_path, name, valu
         load_adapter(base(weights), folder)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda w: (100 * w).to(torch.int8),
-        lambda w: w > 0,
-        lambda w: w * float("nan"),
-        lambda w: w.double() * 1e300,
-    ],
-)
+@pytest.mark.parametrize("change", [
+    lambda w: (100 * w).to(torch.int8),
+    lambda w: w > 0,
+    lambda w: w * float("nan"),
+    lambda w: w.double() * 1e300,
+])  # fmt: skip
 def test_weights_of_an_adapter_are_finite_numbers(weights, tmp_path, change):
     folder, _ = adapter(weights, tmp_path / "adapter")
     file = folder / "adapter_model.safetensors"
@@ -250,13 +244,10 @@ def test_a_run_whose_world_cannot_be_made_is_shown_without_it(tmp_path, caplog, 
     assert "shown without its world" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--environment.kwargs", '{"size": 1000000000}'], "no memory is left"),
-        (["--seed", "-1"], "seed: expected at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("words", "told"), [
+    (["--environment.kwargs", '{"size": 1000000000}'], "no memory is left"),
+    (["--seed", "-1"], "seed: expected at least 0"),
+])  # fmt: skip
 def test_a_game_that_cannot_begin_is_told_in_a_line(capsys, words, told):
     with pytest.raises(SystemExit) as ended:
         command.run("play", words)

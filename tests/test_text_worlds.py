@@ -103,16 +103,13 @@ def test_what_wraps_a_world_sees_its_rule_for_nonsense(env_id):
         assert truncated == (step == 2)
 
 
-@pytest.mark.parametrize(
-    ("history", "completions", "expected"),
-    [
-        (0, ["move up\n"], "0\nmove up\n1\n"),
-        (0, ["move up\n", "move up"], "0\nmove up\n1\nmove up\n2\n"),  # a line of its own
-        (0, ["move up\n", "fl\x00é\n"], "0\nmove up\n1\nfl?é\n1\n"),
-        (3, ["move up\n", "move up\n"], "1\nmove up\n2\n"),
-        (3, ["move up\n", "move up\n", "move down\n"], "2\nmove down\n1\n"),
-    ],
-)
+@pytest.mark.parametrize(("history", "completions", "expected"), [
+    (0, ["move up\n"], "0\nmove up\n1\n"),
+    (0, ["move up\n", "move up"], "0\nmove up\n1\nmove up\n2\n"),  # a line of its own
+    (0, ["move up\n", "fl\x00é\n"], "0\nmove up\n1\nfl?é\n1\n"),
+    (3, ["move up\n", "move up\n"], "1\nmove up\n2\n"),
+    (3, ["move up\n", "move up\n", "move down\n"], "2\nmove down\n1\n"),
+])  # fmt: skip
 def test_a_history_holds_the_newest_observations_and_completions(history, completions, expected):
     env = LanguageEnv(Counter(), counter_view(), extractor="utterance", history=history)
     env.reset()

@@ -46,14 +46,11 @@ def tokens(text: str) -> list[str]:
     return TOKENIZER.convert_ids_to_tokens(TOKENIZER(text)["input_ids"])
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('["move forward", "turn left"]', ["[", '"moveĠforward",Ġ', '"turnĠleft"]']),
-        ("2 3 up 1 0", ["2", "Ġ3", "Ġup", "Ġ1", "Ġ0"]),
-        ("12 345 4x4", ["1", "2", "Ġ3", "4", "5", "Ġ4", "x", "4"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ('["move forward", "turn left"]', ["[", '"moveĠforward",Ġ', '"turnĠleft"]']),
+    ("2 3 up 1 0", ["2", "Ġ3", "Ġup", "Ġ1", "Ġ0"]),
+    ("12 345 4x4", ["1", "2", "Ġ3", "4", "5", "Ġ4", "x", "4"]),
+])  # fmt: skip
 def test_actions_fields_of_a_state_and_digits_are_one_token_each(text, expected):
     assert tokens(text) == expected
 

@@ -58,13 +58,10 @@ def test_the_full_view_holds_all_logits_and_says_what_they_cost(caplog):
     assert TokenEnv(top_k=8).replay_bytes() == 80_000_000
 
 
-@pytest.mark.parametrize(
-    ("logits", "limit", "ending", "text"),
-    [
-        ((0.0, 0.0, 99.0), 9, (7.0, True, False), ""),
-        ((99.0, 0.0, 0.0), 2, (7.0, False, True), "aa"),
-    ],
-)
+@pytest.mark.parametrize(("logits", "limit", "ending", "text"), [
+    ((0.0, 0.0, 99.0), 9, (7.0, True, False), ""),
+    ((99.0, 0.0, 0.0), 2, (7.0, False, True), "aa"),
+])  # fmt: skip
 def test_a_sentence_that_ends_is_terminated_and_one_that_is_cut_truncated(
     logits, limit, ending, text
 ):
@@ -88,13 +85,10 @@ def test_the_log_probability_is_that_of_the_unperturbed_model():
         assert info["logprob"] == pytest.approx(np.log([0.25, 0.5, 0.25][info["token_ids"][0]]))
 
 
-@pytest.mark.parametrize(
-    ("control", "action", "scale"),
-    [
-        *(("strength", np.array([a], np.float32), 4.0**-a) for a in (-1, 0, 1)),
-        *(("switch", 0, 1.0), ("switch", 1, 0.25)),
-    ],
-)
+@pytest.mark.parametrize(("control", "action", "scale"), [
+    *(("strength", np.array([a], np.float32), 4.0**-a) for a in (-1, 0, 1)),
+    *(("switch", 0, 1.0), ("switch", 1, 0.25)),
+])  # fmt: skip
 def test_the_action_decides_what_the_token_is_drawn_from(control, action, scale):
     env = TokenEnv(table(1.0, 0.0, 0.0), control=control, top_k=2, max_new_tokens=1)
     env.reset(seed=0)
@@ -123,19 +117,16 @@ def test_a_seed_says_the_same_sentence_again():
     assert env.render() == "y > "
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"prompts": []}, "prompts: expected at least one"),
-        ({"prompts": ["ok", "x" * 1020]}, r"prompts\[1\]: expected 1 to 1008 tokens .* got 1021"),
-        ({"prompts": "Go!"}, "prompts: expected a list of texts, got 'Go!' alone"),
-        ({"max_new_tokens": 0}, "max_new_tokens: expected 1 to 1023"),
-        ({"max_new_tokens": 1024}, "max_new_tokens: expected 1 to 1023, less than the model's"),
-        ({"top_k": 28}, "top_k: expected 1 to 27"),
-        ({"control": "push"}, "control: expected switch or strength"),
-        ({"view": "none"}, "view: expected compact or full"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"prompts": []}, "prompts: expected at least one"),
+    ({"prompts": ["ok", "x" * 1020]}, r"prompts\[1\]: expected 1 to 1008 tokens .* got 1021"),
+    ({"prompts": "Go!"}, "prompts: expected a list of texts, got 'Go!' alone"),
+    ({"max_new_tokens": 0}, "max_new_tokens: expected 1 to 1023"),
+    ({"max_new_tokens": 1024}, "max_new_tokens: expected 1 to 1023, less than the model's"),
+    ({"top_k": 28}, "top_k: expected 1 to 27"),
+    ({"control": "push"}, "control: expected switch or strength"),
+    ({"view": "none"}, "view: expected compact or full"),
+])  # fmt: skip
 def test_what_does_not_fit_is_named(arguments, message):
     with pytest.raises(ConfigError, match=message):
         TokenEnv(**arguments)

@@ -146,33 +146,27 @@ def test_decisions_are_prompts_and_exactly_the_tokens_of_the_agent():
         assert agent.count(EOS) == 1
 
 
-@pytest.mark.parametrize(
-    ("completion", "expected"),
-    [
-        (Action("stay\n", (*LETTERS, EOS)), [*LETTERS, EOS]),  # though the text has other tokens
-        (Action("stay", STAY, stop_reason="length"), [*STAY]),  # cut: no end of sequence
-        (Action(""), [EOS]),
-    ],
-)
+@pytest.mark.parametrize(("completion", "expected"), [
+    (Action("stay\n", (*LETTERS, EOS)), [*LETTERS, EOS]),  # though the text has other tokens
+    (Action("stay", STAY, stop_reason="length"), [*STAY]),  # cut: no end of sequence
+    (Action(""), [EOS]),
+])  # fmt: skip
 def test_sampled_tokens_are_kept_and_nothing_said_is_the_end_of_sequence(completion, expected):
     view = token_view([trajectory(["at 0", "at 1"], [completion], [0.0])], TEMPLATE, TOKENIZER)
     assert view.completions == [expected]
     assert view.num_tokens.tolist() == [len(expected)]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (
-            trajectory(["at 0", "at 1"], [Action("go left\n", (*STAY, EOS))], [0.0]),
-            "episode 1, decision 0.*'stay.*'go left",
-        ),
-        (
-            trajectory(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"], [0.0, 0.0]),
-            "episode 1, decision 1.*the model reads 32",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "said"), [
+    (
+        trajectory(["at 0", "at 1"], [Action("go left\n", (*STAY, EOS))], [0.0]),
+        "episode 1, decision 0.*'stay.*'go left",
+    ),
+    (
+        trajectory(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"], [0.0, 0.0]),
+        "episode 1, decision 1.*the model reads 32",
+    ),
+])  # fmt: skip
 def test_tokens_of_another_text_and_more_than_the_context_are_named(wrong, said):
     with pytest.raises(DataError, match=said):
         token_view([ENDED, wrong], TEMPLATE, TOKENIZER, max_length=32)

@@ -27,15 +27,12 @@ def test_what_may_pass_is_tried_again_and_as_late_as_it_asks_for():
 ECHO = "Bearer sk-12345-67890"
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        answer(200, f"<html>{ECHO}</html>"),
-        answer(200, f"<html>{'.' * 34} {ECHO}</html>"),  # cut in the middle of the key
-        answer(200, {"echo": ECHO}),
-        refusal(401, f"wrong key: {ECHO}\nask your admin"),
-    ],
-)
+@pytest.mark.parametrize("reply", [
+    answer(200, f"<html>{ECHO}</html>"),
+    answer(200, f"<html>{'.' * 34} {ECHO}</html>"),  # cut in the middle of the key
+    answer(200, {"echo": ECHO}),
+    refusal(401, f"wrong key: {ECHO}\nask your admin"),
+])  # fmt: skip
 def test_what_will_not_pass_is_one_line_without_the_key(monkeypatch, reply):
     def read(body):
         raise ServerError(f"expected something else, got {body}")

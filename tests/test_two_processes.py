@@ -120,19 +120,16 @@ MIXED = {"fsdp": True, "mixed_precision": "bf16"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("options", "rel", "launch"),
-    [
-        *(
-            ({"lora": lora, "dtype": dtype}, rel, {"fsdp": fsdp})
-            for dtype, rel in (("float32", 1e-5), ("bfloat16", 0.01))
-            for fsdp in (True, False)
-            for lora in (True, False)
-        ),
-        ({"lora": True, "dtype": "bfloat16"}, 0.01, MIXED),
-        ({"lora": False}, 0.01, MIXED),
-    ],
-)
+@pytest.mark.parametrize(("options", "rel", "launch"), [
+    *(
+        ({"lora": lora, "dtype": dtype}, rel, {"fsdp": fsdp})
+        for dtype, rel in (("float32", 1e-5), ("bfloat16", 0.01))
+        for fsdp in (True, False)
+        for lora in (True, False)
+    ),
+    ({"lora": True, "dtype": "bfloat16"}, 0.01, MIXED),
+    ({"lora": False}, 0.01, MIXED),
+])  # fmt: skip
 def test_ten_updates_on_two_processes_have_the_losses_of_one(options, rel, launch, tiny, tmp_path):
     kinds = FIRST + OTHERS + (() if launch["fsdp"] else OFFLINE)
     alone = train_all(kinds, tiny, tmp_path / "one", 4, **options)

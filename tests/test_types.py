@@ -21,14 +21,11 @@ def episode(**changes) -> Trajectory:
     return replace(whole, **changes)
 
 
-@pytest.mark.parametrize(
-    ("per", "rewards", "discounts", "returns"),
-    [
-        # r_0 = 1 + 2/2, discount (1/2)²; r_1 = -0.5: an unparsable completion counts as one action.
-        ("action", [2.0, -0.5], [0.25, 0.5], [2.0 - 0.125, -0.5]),
-        ("chain", [3.0, -0.5], [0.5, 0.5], [2.75, -0.5]),
-    ],
-)
+@pytest.mark.parametrize(("per", "rewards", "discounts", "returns"), [
+    # r_0 = 1 + 2/2, discount (1/2)²; r_1 = -0.5: an unparsable completion counts as one action.
+    ("action", [2.0, -0.5], [0.25, 0.5], [2.0 - 0.125, -0.5]),
+    ("chain", [3.0, -0.5], [0.5, 0.5], [2.75, -0.5]),
+])  # fmt: skip
 def test_returns_discount_each_action_or_chain(per, rewards, discounts, returns):
     np.testing.assert_allclose(episode().chain_rewards(0.5, per), rewards)
     np.testing.assert_allclose(episode().chain_discounts(0.5, per), discounts)
@@ -64,13 +61,10 @@ def test_an_episode_without_steps_has_no_returns():
     assert empty.returns(0.9).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        *(({name: getattr(episode(), name)[:-1]}, name) for name in LISTS),
-        *(({"rewards": (bad, 0.0)}, "rewards: expected finite") for bad in (np.nan, np.inf)),
-    ],
-)
+@pytest.mark.parametrize(("changes", "said"), [
+    *(({name: getattr(episode(), name)[:-1]}, name) for name in LISTS),
+    *(({"rewards": (bad, 0.0)}, "rewards: expected finite") for bad in (np.nan, np.inf)),
+])  # fmt: skip
 def test_lengths_that_do_not_fit_and_rewards_that_are_not_finite_are_refused(changes, said):
     with pytest.raises(ValueError, match=said):
         episode(**changes)
@@ -98,13 +92,10 @@ def test_html_of_trajectories_and_pairs_is_escaped():
         assert "\\ud800" in rendered.encode().decode()  # a file can hold it
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"action_names": ("a", "a")}, "different names"),
-        ({"action_names": ("a",), "max_chain_length": 0}, "at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"action_names": ("a", "a")}, "different names"),
+    ({"action_names": ("a",), "max_chain_length": 0}, "at least 1"),
+])  # fmt: skip
 def test_impossible_grammars_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         ChainGrammar(**arguments)

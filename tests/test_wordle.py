@@ -96,16 +96,13 @@ def test_success_at_guess_n_returns_minus_n_plus_one_and_failure_minus_six():
     assert not outcomes[-1][-1]["success"] and not outcomes[-1][3]
 
 
-@pytest.mark.parametrize(
-    ("said", "shown"),
-    [
-        ("s h o u t\n", "s h o u t"),  # not in the list
-        ("s h i r\n", "s h i r"),
-        ("S H I R E\n", "S H I R E"),
-        ("", ""),
-        ("a\nb é", "a b ?"),
-    ],
-)
+@pytest.mark.parametrize(("said", "shown"), [
+    ("s h o u t\n", "s h o u t"),  # not in the list
+    ("s h i r\n", "s h i r"),
+    ("S H I R E\n", "S H I R E"),
+    ("", ""),
+    ("a\nb é", "a b ?"),
+])  # fmt: skip
 def test_an_invalid_guess_uses_up_a_try_and_tells_nothing(said, shown):
     env = spoken(invalid_reward=-10)
     text, reward, terminated, _, info = env.step(said)
@@ -206,16 +203,13 @@ def test_a_board_can_be_read_back():
             read_board(text)
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (["shire", "shires"], "row 2: expected five letters a-z, got 'shires'"),
-        (["shire", "Shirt"], "row 2: expected five letters a-z, got 'Shirt'"),
-        (["naïve", ""], "row 1: expected five letters a-z"),
-        (["shire", "motto", "shire"], "row 3: 'shire' stands in row 1 already"),
-        ([], "expected words, got none"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "message"), [
+    (["shire", "shires"], "row 2: expected five letters a-z, got 'shires'"),
+    (["shire", "Shirt"], "row 2: expected five letters a-z, got 'Shirt'"),
+    (["naïve", ""], "row 1: expected five letters a-z"),
+    (["shire", "motto", "shire"], "row 3: 'shire' stands in row 1 already"),
+    ([], "expected words, got none"),
+])  # fmt: skip
 def test_lists_of_other_words_are_refused(rows, message, tmp_path):
     with pytest.raises(ConfigError, match=f"kwargs: .*words: {message}"):
         make_language_env(EnvironmentConfig("lactchain/Wordle-v0", {"words": rows}))
@@ -231,15 +225,12 @@ def test_a_list_that_is_not_there_is_refused(path):
         Wordle(words=path)
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"words": 5}, "words: expected a file, or a list of words, got 5"),
-        ({"words": [5]}, "words: row 1: expected five letters a-z, got 5"),
-        ({"num_tries": 0}, "num_tries: expected a whole number of at least 1, got 0"),
-        ({"num_tries": 2.5}, "num_tries: expected a whole number"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "message"), [
+    ({"words": 5}, "words: expected a file, or a list of words, got 5"),
+    ({"words": [5]}, "words: row 1: expected five letters a-z, got 5"),
+    ({"num_tries": 0}, "num_tries: expected a whole number of at least 1, got 0"),
+    ({"num_tries": 2.5}, "num_tries: expected a whole number"),
+])  # fmt: skip
 def test_arguments_of_no_game_are_refused(kwargs, message):
     with pytest.raises(ConfigError, match=f"kwargs: lactchain/Wordle-v0 .*{message}"):
         make_language_env(EnvironmentConfig("lactchain/Wordle-v0", kwargs))
@@ -263,16 +254,13 @@ def test_states_of_no_game_and_numbers_of_no_word_are_refused(game):
             env.step(action)
 
 
-@pytest.mark.parametrize(
-    ("guess", "hidden", "marks"),
-    [
-        ("shirt", "shire", "ggggb"),
-        ("geese", "eerie", "bgybg"),
-        ("eerie", "level", "ygbby"),
-        ("motto", "motto", "ggggg"),
-        ("level", "motto", "bbbbb"),
-    ],
-)
+@pytest.mark.parametrize(("guess", "hidden", "marks"), [
+    ("shirt", "shire", "ggggb"),
+    ("geese", "eerie", "bgybg"),
+    ("eerie", "level", "ygbby"),
+    ("motto", "motto", "ggggg"),
+    ("level", "motto", "bbbbb"),
+])  # fmt: skip
 def test_letters_are_marked_one_by_one_and_repeats_not_counted(guess, hidden, marks):
     tables = word_tables(WORDS)
     assert pattern_marks(int(tables.patterns_of(guess)[tables.index[hidden]])) == marks
