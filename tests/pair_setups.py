@@ -4,11 +4,9 @@ accelerate allows FSDP2 only where it sees accelerators: here the gloo group is 
 them. All else is accelerate's and the project's own code.
 """
 
-import gc
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -83,15 +81,12 @@ def run_on_two(
 def _main(
     rank: int, variables: dict[str, str], fsdp: bool, file: Path, work: Callable[[], Any]
 ) -> None:
-    os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank))
-    sys.stdout = sys.stderr = file.with_suffix(".log").open("a")
-    torch.set_num_threads(1)
-    gc.freeze()  # as in conftest.py: what the server has imported stays
+    own = variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    training_setups.begin(own, str(file.with_suffix(".log")), "training")
     if fsdp:
         announce_accelerators()
     else:
         os.environ["ACCELERATE_USE_CPU"] = "true"
-    sys.argv = ["training"]
     launch(lambda _: file.write_text(json.dumps(work())), TrainingConfig)
 
 

@@ -5,10 +5,8 @@ server that has torch and transformers loaded already, so that killing it costs 
 """
 
 import functools
-import gc
 import hashlib
 import json
-import os
 import runpy
 import sys
 from collections import Counter
@@ -20,7 +18,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import torch
 import training_setups
 
 from lactchain import Action, dump, launch, read_pairs, read_trajectories
@@ -220,13 +217,7 @@ def start_two(script: str, config: Any, second: Any = None) -> list[BaseProcess]
 
 
 def _main(variables: dict[str, str], log: str, script: str, arguments: list[str]) -> None:
-    os.environ.update(variables)
-    sys.stdout = sys.stderr = open(log, "a")  # noqa: SIM115
-    os.dup2(sys.stdout.fileno(), 1)
-    os.dup2(sys.stdout.fileno(), 2)
-    torch.set_num_threads(1)
-    gc.freeze()  # as in conftest.py: what the server has imported stays
-    sys.argv = [script, *arguments]
+    training_setups.begin(variables, log, script, *arguments)
     launch(stage(script).main, config_class(script))
 
 

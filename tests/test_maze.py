@@ -36,9 +36,8 @@ def test_a_transcript_of_the_fully_observed_maze():
         ("move down\n", -1, "7, 6. There are walls to your right, to your left.\n"),
     ):
         assert env.step(completion)[:4] == (goal + said, reward, False, False)
-    text, reward, terminated, truncated, info = env.step("move down\n")
-    assert (text, reward, terminated, truncated) == ("Success\n", 0, True, False)
-    assert info["success"]
+    *ended, info = env.step("move down\n")
+    assert ended == ["Success\n", 0, True, False] and info["success"]
 
 
 def test_a_transcript_of_the_partially_observed_maze():
@@ -72,11 +71,10 @@ def test_the_move_after_the_hundredth_is_a_failure(completion):
     rewards = [env.step("move up\n")[1] for _ in range(99)]
     text, reward, terminated, truncated, _ = env.step("move right\n")
     assert not (terminated or truncated) and "position 1, 2" in text
-    text, last, terminated, truncated, info = env.step(completion)
-    assert (text, last, terminated, truncated) == ("Failure\n", -1, False, True)
+    *ended, info = env.step(completion)
+    assert ended == ["Failure\n", -1, False, True] and sum(rewards) + reward + ended[1] == -101
     assert info["state"] == {"row": 1, "column": 2} and not info["success"]
     assert info["shows_state"] is False
-    assert sum(rewards) + reward + last == -101
 
 
 def test_the_hundredth_move_may_reach_the_goal_and_failure_may_be_terminal():
@@ -90,7 +88,7 @@ def test_the_hundredth_move_may_reach_the_goal_and_failure_may_be_terminal():
     assert env.step(0)[2:4] == (True, False)
 
 
-def test_optimal_moves_are_those_of_the_reference():
+def test_optimal_moves_and_the_best_mean_return_are_those_of_the_reference():
     env = spoken()
     policy = OptimalChains(env)
     for (row, column), action in DIRECTIONS.items():
@@ -98,8 +96,6 @@ def test_optimal_moves_are_those_of_the_reference():
         assert policy.act([text], [0])[0].text == f"{ACTION_NAMES[action]}\n"
     assert {(s["row"], s["column"]) for s in env.view_states()} == {*DIRECTIONS}
 
-
-def test_the_best_mean_return_is_the_published_one():
     tables = MazeTables()
     assert -np.mean(shortest_paths(tables.model) - 1) == pytest.approx(-6.84)
     assert optimal_values(tables.model, 1.0).mean() == pytest.approx(-6.84)

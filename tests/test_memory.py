@@ -3,6 +3,7 @@
 import gc
 import weakref
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -54,20 +55,17 @@ def test_what_is_too_much_is_said_with_what_helps(weights, tmp_path, capsys, dry
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapter"])
 def test_what_lasts_is_counted_to_the_byte(lora, weights, tmp_path):
-    config = config_of("train_bc", weights, tmp_path)
-    config = replace(config, actor=replace(config.actor, lora=lora))
-    found = memory_of(config, CLONING)
-    model, _ = load_actor(config.actor, trainable=True)
-    learnt = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    assert found["weights"] == sum(p.nbytes for p in model.parameters())
-    assert found["moments"] == 2 * found["gradients"] == 2 * learnt > 0
-    config = config_of("train_critic", weights, tmp_path)
-    config = replace(config, critic=replace(config.critic, lora=lora))
-    found = memory_of(config, VALUING)
+    cloning = config_of("train_bc", weights, tmp_path, {"actor.lora": lora})
+    config = config_of("train_critic", weights, tmp_path, {"critic.lora": lora})
+    model, _ = load_actor(cloning.actor, trainable=True)
     critic = EmbeddingCritic.from_config(config.critic, trainable=True)
-    learnt = sum(p.nbytes for p in critic.parameters() if p.requires_grad)
-    assert found["gradients"] == learnt and found["logits"] == 0
-    assert found["weights"] == sum(p.nbytes for p in critic.parameters())
+    for trained, found in (
+        (model, memory_of(cloning, CLONING)), (critic, memory_of(config, VALUING))
+    ):  # fmt: skip
+        learnt = sum(p.nbytes for p in trained.parameters() if p.requires_grad)
+        assert found["weights"] == sum(p.nbytes for p in trained.parameters())
+        assert found["moments"] == 2 * found["gradients"] == 2 * learnt > 0
+    assert found["logits"] == 0
     frozen = replace(config, critic=replace(config.critic, frozen=True))
     assert "gradients" not in memory_of(frozen, VALUING)
 
@@ -132,17 +130,15 @@ def test_available_memory_is_a_part_of_this_computers(monkeypatch):
     assert 0 < available_memory() < 0.7 * whole
 
 
-def more_than_there_is():
+def more_than_there_is(*_):
     torch.empty(2**50)
 
 
-@pytest.mark.parametrize("fail", [more_than_there_is, None], ids=["cpu", "cuda"])
-def test_who_runs_out_of_memory_is_told_what_to_lower(fail, weights, tmp_path, monkeypatch):
-    def clone(config, run):
-        if fail is None:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        fail()
+ON_GPU = Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
 
+
+@pytest.mark.parametrize("clone", [more_than_there_is, ON_GPU], ids=["cpu", "cuda"])
+def test_who_runs_out_of_memory_is_told_what_to_lower(clone, weights, tmp_path, monkeypatch):
     monkeypatch.setattr(train_bc, "clone", clone)
     line = "^Behaviour cloning: no memory is left on cpu; lower training.batch_size or actor.max_"
     with pytest.raises(ConfigError, match=line) as error:

@@ -36,8 +36,7 @@ def test_shortest_chains_reach_the_goal_in_as_many_actions_as_it_is_away(world):
     for state in world.starts:
         chain = world.shortest(state)
         *_, (there,) = world.play(np.array([state]), torch.tensor([chain]))
-        assert world.tables.terminal[there]
-        assert len(chain) - 1 == world.distance[state]
+        assert world.tables.terminal[there] and len(chain) - 1 == world.distance[state]
 
 
 def test_the_log_probability_of_a_completion_counts_its_first_end_and_no_other(world):

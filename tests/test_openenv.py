@@ -302,18 +302,14 @@ def test_other_machines_are_asked_only_where_the_environment_says_so(host, monke
 SCHEMA = {"action": {"properties": {"text": {"type": "string"}}, "required": ["text"]}}
 ODD = [[1, 2], "text", 3, {"action": []}]
 ODD += [{"action": {"properties": properties}} for properties in (3, {"a": 1})]
-ODD_GRAMMARS = [None, {}, {"action_names": 5}, {"action_names": "ab"}, {"action_names": ["a", "a"]}]
+GRAMMARS = [None, {}, {"action_names": 5}, {"action_names": "ab"}, {"action_names": ["a", "a"]}]
+ODD_PAGES = [({"/schema": told, "/manifest": told}, "one required text, got") for told in ODD]
+for told in GRAMMARS:
+    manifest_of = {"grammar": told, "tasks": 0, "max_chains": 3}
+    ODD_PAGES.append(({"/schema": SCHEMA, "/manifest": manifest_of}, "the manifest.*a fault"))
 
 
-@pytest.mark.parametrize(
-    ("schema", "manifest", "words"),
-    [(told, told, "one required text, got fields") for told in ODD]
-    + [
-        (SCHEMA, {"grammar": grammar, "tasks": 0, "max_chains": 3}, "the manifest.*a fault")
-        for grammar in ODD_GRAMMARS
-    ],
-)
-def test_a_schema_or_manifest_of_any_shape_is_one_line(schema, manifest, words):
-    pages = {"/schema": schema, "/manifest": manifest}
+@pytest.mark.parametrize(("pages", "words"), ODD_PAGES)
+def test_a_schema_or_manifest_of_any_shape_is_one_line(pages, words):
     with running(pages) as url, pytest.raises(ConfigError, match=f"openenv:http.*{words}"):
         make_language_env(EnvironmentConfig(f"openenv:{url}"))

@@ -7,6 +7,7 @@ the first screen, and has at most three clicks; what a select or a slider is set
 import re
 from collections import Counter
 from functools import partial
+from itertools import product
 
 import pytest
 from browser import label, number_of, shown
@@ -31,17 +32,16 @@ class Visitor:
         page.goto(path.as_uri())
         page.wait_for_selector("body[data-ready=yes]")
 
-    def click(self, selector) -> None:
-        self._one()
-        self.page.click(selector)
+    def click(self, selector, how="click", *value) -> None:
+        self.clicks += 1
+        assert self.clicks <= MOST_CLICKS
+        getattr(self.page, how)(selector, *value)
 
     def choose(self, selector, value) -> None:
-        self._one()
-        self.page.select_option(selector, value)
+        self.click(selector, "select_option", value)
 
     def slide(self, selector, value) -> None:
-        self._one()
-        self.page.fill(selector, value)
+        self.click(selector, "fill", value)
 
     def texts(self, selector) -> list[str]:
         return self.page.locator(selector).all_inner_texts()
@@ -57,10 +57,6 @@ class Visitor:
         """The start state of a cell that was clicked."""
         self.click(f"{CELL} >> nth={place}")
         return [*self.map()][place]
-
-    def _one(self) -> None:
-        self.clicks += 1
-        assert self.clicks <= MOST_CLICKS
 
 
 TEN, TWELVE = {}, {}
@@ -144,10 +140,8 @@ def how_many_pairs_were_dropped_and_why(visitor, run, _):
     reasons = DROP_REASONS.values()
     told = {name: [*map(number_of, counts)] for name, *counts in rows if name in reasons}
     figures = [read_json(run.stage(n, "simpo/summary.json")) for n in (1, 2)]
-    counts = {
-        words: [figure.get(f"pairs/dropped_{reason}", 0) for figure in figures]
-        for reason, words in DROP_REASONS.items()
-    }
+    names = {words: f"pairs/dropped_{reason}" for reason, words in DROP_REASONS.items()}
+    counts = {words: [fig.get(name, 0) for fig in figures] for words, name in names.items()}
     assert told == {words: count for words, count in counts.items() if any(count)} != {}
     for number, dropped in zip((1, 2), map(sum, zip(*counts.values(), strict=True)), strict=True):
         share = 100 * dropped / (dropped + len(run.pairs(number)))
@@ -185,12 +179,8 @@ def which_answers_were_no_chains(visitor, run, _):
     visitor.click("#nochains summary")
     rows = (row.split("\t") for row in visitor.texts("#nochains tbody tr"))
     told = {text: number_of(places) for text, _, _, places, *_ in rows}
-    invalid = {
-        (row["completion"], row["state_id"])
-        for number in range(3)
-        for row in run.candidates(number)
-        if row["invalid"]
-    }
+    rows = (row for number in range(3) for row in run.candidates(number) if row["invalid"])
+    invalid = {(row["completion"], row["state_id"]) for row in rows}
     assert told == Counter(text for text, _ in invalid) != {}
 
 
@@ -311,24 +301,20 @@ def what_the_last_round_added(visitor, run, _):
 
 @asks(TWELVE, "Which pairs taught it here?")
 def which_pairs_taught_it(visitor, run, other):
-    pairs = [
-        (label(pair.state), folder.directory.name, pair)
-        for folder in (run, other)
-        for number in (1, 2)
-        for pair in folder.pairs(number)
-    ]
-    one, two = (
-        {s: (r.success, r.num_chains) for s, r in f.results().items()} for f in (run, other)
-    )
-    state = next(name for name, _, _ in pairs if one[name] != two[name])
+    both, pairs = (run, other), []
+    for folder, number in product(both, (1, 2)):
+        owner = folder.directory.name
+        pairs += [(label(pair.state), owner, pair.margin) for pair in folder.pairs(number)]
+    one, two = ({s: (r.success, r.num_chains) for s, r in f.results().items()} for f in both)
+    state = next(name for name, *_ in pairs if one[name] != two[name])
     visitor.slide("section[aria-label=compare] input[type=search]", state)
     visitor.click(".compare header button:has-text('its pairs')")
     here = [row.split("\t") for row in visitor.texts(".longtable tbody tr:not(.space)")]
-    expected = [(owner, pair.margin) for name, owner, pair in pairs if name == state]
+    expected = [told for name, *told in pairs if name == state]
     assert sorted((row[1], number_of(row[0])) for row in here) == [
         (owner, pytest.approx(margin, rel=1e-3)) for owner, margin in sorted(expected)
     ]
-    assert {owner for owner, _ in expected} == {run.directory.name, other.directory.name}
+    assert {owner for owner, _ in expected} == {folder.directory.name for folder in both}
     assert visitor.text("#tab-pairs").endswith(f" {len(pairs)}")  # of the runs that are shown
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from script_setups import config_of
+from script_setups import run_smallest
 
 from lactchain import ConfigError, DataError, EnvironmentConfig, FunctionPolicy, Rollouts, parse
 from lactchain.config.yaml_files import CONFIGS
@@ -16,7 +16,6 @@ from lactchain.data.episodes import all_episodes
 from lactchain.environments.language import LanguageEnv
 from lactchain.environments.views import tabular_model
 from lactchain.errors import EnvironmentFault
-from lactchain.stages import evaluate
 from lactchain.stages.world_facts import measure_world
 from lactchain.storage.files import read_json, read_sealed, seal, write_json, write_sealed
 from lactchain.worlds.gridworld import GridTables
@@ -44,17 +43,13 @@ def result(weights, tmp_path_factory):
     folder = tmp_path_factory.mktemp("result")
     path = folder / "panel.json"
     write_sealed(path, panels.make_panel(SMALL, 20, 3))
-    config = config_of("evaluate", weights, folder / "run")
-    asked = replace(config.evaluation, num_samples=0, num_envs=7)
-    actor = replace(config.actor, decoding="constrained", temperature=1.0)
-    config = replace(config, environment=SMALL, evaluation=asked, actor=actor)
-    evaluate.main(replace(config, panel=str(path)))
+    values = {"evaluation.num_samples": 0, "evaluation.num_envs": 7}
+    values |= {"actor.decoding": "constrained", "actor.temperature": 1.0}
+    run_smallest("evaluate", weights, folder / "run", values, environment=SMALL, panel=str(path))
     return path, folder / "run" / "panel_result.json"
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[LONG[name]] if name in LONG else []) for name in SHIPPED]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=LONG.get(n, ())) for n in SHIPPED])
 def test_a_shipped_panel_is_made_anew_to_the_last_byte(name, tmp_path):
     config = parse(PanelConfig, ["--config", str(CONFIGS / "panel" / f"{name}.yaml")])
     if config.environment.id.startswith("minigrid:") and find_spec("minigrid") is None:
@@ -116,32 +111,25 @@ def longer(told, most):
 
 
 NO_ANSWERS = (None, 7, [7], [[7]], ["text"], {"a": []})
-FORGED = {
-    "figures": (lambda told: {"figures": told["figures"] | {"success_rate": 1.0}}, "come to"),
-    "answers": (
-        lambda told: {"answers": [[*s[:-1], "?"] if len(s) < 4 else s for s in told["answers"]]},
-        "come to|expected",
-    ),
-    "fewer": (lambda told: {"answers": told["answers"][1:]}, "expected"),
-    "more": (lambda told: longer(told, len(told["answers"][0])), "come to|expected"),
-    "behind the end": (
-        lambda told: longer(told, max(map(len, told["answers"]))),
-        "answers: expected none behind the end of a task",
-    ),
-    "panel": (lambda _: {"panel": "0" * 64}, "of another panel"),
-} | {
-    str(answers): (lambda _, a=answers: {"answers": a}, "expected a list of texts for each task")
-    for answers in NO_ANSWERS
-}
 
 
-@pytest.mark.parametrize(("change", "words"), FORGED.values(), ids=FORGED)
-def test_a_result_that_is_not_what_it_says_is_refused(result, tmp_path, change, words):
+def test_a_result_that_is_not_what_it_says_is_refused(result, tmp_path):
     path, written = result
     told, forged = read_sealed(written, ""), tmp_path / "forged.json"
-    write_sealed(forged, told | change(told))
-    with pytest.raises(DataError, match=words):
-        panels.verify(path, forged)
+    answers, lengths = told["answers"], [*map(len, told["answers"])]
+    other = {"answers": [[*said[:-1], "?"] if len(said) < 4 else said for said in answers]}
+    for change, words in (
+        ({"figures": told["figures"] | {"success_rate": 1.0}}, "come to"),
+        (other, "come to|expected"),
+        ({"answers": answers[1:]}, "expected"),
+        (longer(told, lengths[0]), "come to|expected"),
+        (longer(told, max(lengths)), "answers: expected none behind the end of a task"),
+        ({"panel": "0" * 64}, "of another panel"),
+        *(({"answers": none}, "expected a list of texts for each task") for none in NO_ANSWERS),
+    ):
+        write_sealed(forged, told | change)
+        with pytest.raises(DataError, match=words):
+            panels.verify(path, forged)
 
 
 def test_a_changed_byte_is_refused(panel, result, tmp_path):
@@ -179,19 +167,18 @@ def test_a_panel_of_other_kinds_of_values_is_refused(panel, change, words):
         panels.starts(panel, SMALL)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("max_chains", "many"), ("kwargs", [1]), ("id", "no_module:No-v0"), ("id", 3)],
-)
-def test_a_world_that_is_none_is_refused_in_a_line(result, tmp_path, name, value):
+NO_WORLDS = [{"max_chains": "many"}, {"kwargs": [1]}, {"id": "no_module:No-v0"}, {"id": 3}]
+
+
+@pytest.mark.parametrize("change", NO_WORLDS)
+def test_a_world_that_is_none_is_refused_in_a_line(result, tmp_path, change):
     path, written = result
-    told = panels.read_panel(path)
-    forged, answers = tmp_path / "panel.json", read_sealed(written, "")
-    changed = told | {"world": told["world"] | {name: value}}
-    write_sealed(forged, changed)
-    write_sealed(tmp_path / "result.json", answers | {"panel": seal(changed)["seal"]})
+    told, files = panels.read_panel(path), [tmp_path / "panel.json", tmp_path / "result.json"]
+    changed = told | {"world": told["world"] | change}
+    write_sealed(files[0], changed)
+    write_sealed(files[1], read_sealed(written, "") | {"panel": seal(changed)["seal"]})
     with pytest.raises(ConfigError):
-        panels.verify(forged, tmp_path / "result.json")
+        panels.verify(*files)
 
 
 def test_another_world_is_refused_with_the_options_that_bring_this_one(panel):
@@ -254,10 +241,9 @@ def test_a_world_that_is_not_as_its_model_says_has_no_panel(monkeypatch):
     model = tabular_model(world)
     paid = replace(model, reward=3 * model.reward + 1)
     monkeypatch.setitem(vars(world.unwrapped.tables), "model", paid)
-    with pytest.raises(EnvironmentFault, match="expected what the view's model leads to, got"):
-        panels.make_panel(SMALL, 5, 0)
-    with pytest.raises(EnvironmentFault, match="expected what the view's model leads to, got"):
-        measure_world(SMALL)
+    for look in (lambda: panels.make_panel(SMALL, 5, 0), lambda: measure_world(SMALL)):
+        with pytest.raises(EnvironmentFault, match="expected what the view's model leads to, got"):
+            look()
 
 
 def test_states_that_json_changes_have_no_panel(monkeypatch):

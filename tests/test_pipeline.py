@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from script_setups import BEHAVIOR, COLLECT, TRAINING, config_of, read_summary, run_here, start_two
+from script_setups import BEHAVIOR, TRAINING, config_of, read_summary, run_here, start_two
 from training_setups import exit_codes, logs
 
 from lactchain import ConfigError, RunConfig, read_trajectories
 from lactchain.config.parsing import load as read_config
+from lactchain.config.parsing import with_values
 from lactchain.data.evaluations import read_episodes
 from lactchain.errors import CollapseError
 from lactchain.inspection.run_view import RunView
@@ -32,13 +33,9 @@ from lactchain_extras.explorer.inspections import read_inspection
 
 def pipeline_of(weights: Path, run_dir: Path, **changes: Any) -> RunPipelineConfig:
     """A pipeline of fewer episodes and states."""
-    config = config_of("run_pipeline", weights, run_dir, **changes)
-    return replace(
-        config,
-        critic=replace(config.critic, collect=replace(COLLECT, num_episodes=48)),
-        simpo=replace(config.simpo, preferences=replace(config.simpo.preferences, num_states=48)),
-        evaluation=replace(config.evaluation, num_samples=40),
-    )
+    few = {"critic.collect.num_episodes": 48, "simpo.preferences.num_states": 48}
+    few |= {"evaluation.num_samples": 40} | changes.pop("values", {})
+    return config_of("run_pipeline", weights, run_dir, few, **changes)
 
 
 def played_actions(folder: Path) -> int:
@@ -70,14 +67,12 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
         (stage / "summary.json").unlink()
     times = {s: (s / "summary.json").stat().st_mtime_ns for s in stages if s not in redone}
     run_here("run_pipeline", config)
-    assert read_summary(run) == first
-    assert weights_file.read_bytes() == before
+    assert read_summary(run) == first and weights_file.read_bytes() == before
     assert times == {s: (s / "summary.json").stat().st_mtime_ns for s in times}
     renamed = run.rename(tmp_path / "renamed")
     (renamed / "summary.json").unlink()
     run_here("run_pipeline", replace(config, run=RunConfig(run_dir=str(renamed))))
-    assert read_summary(renamed)["rounds"] == first["rounds"]
-    assert not run.exists()
+    assert read_summary(renamed)["rounds"] == first["rounds"] and not run.exists()
     renamed.rename(run)
     (run / "report.html").write_text("of the second round, before a kill")
     os.utime(run / "report.html", (0, 0))
@@ -99,42 +94,35 @@ def test_the_pipeline_goes_on_where_it_was_and_stops_at_its_target(weights, tmp_
 
 def destroying(config, behavior, rate, **simpo):
     """A pipeline with a warm start that speaks, and a learning rate that destroys any model."""
-    cloning = replace(config.warm_start.training, learning_rate=2e-2, batch_size=32)
-    rounds = replace(config.simpo, training=replace(TRAINING, learning_rate=rate))
-    return replace(
-        config,
-        actor=replace(config.actor, decoding="free"),
-        warm_start=WarmStartConfig(behavior, cloning),
-        simpo=replace(rounds, loss=replace(rounds.loss, **simpo)),
-    )
+    values = {"actor.decoding": "free", "simpo.training.learning_rate": rate}
+    values |= {f"simpo.loss.{name}": value for name, value in simpo.items()}
+    cloning = replace(TRAINING, learning_rate=2e-2, batch_size=32)
+    return with_values(replace(config, warm_start=WarmStartConfig(behavior, cloning)), values)
 
 
 def test_a_pipeline_that_falls_silent_stops_with_a_diagnosis_and_does_so_again(weights, run_dir):
     config = pipeline_of(weights, run_dir)
-    config = destroying(config, replace(BEHAVIOR, num_chains=2048), 3.0)
+    config = destroying(config, replace(BEHAVIOR, num_chains=2048), rate=3.0)
     for _ in range(2):
         with pytest.raises(CollapseError, match="round 1: .* rule silence.* that of round 0"):
             run_here("run_pipeline", config)
     *_, last = read_metrics(run_dir)
     assert last["alarm/silence"] == 1 and last["step"] == 1
     assert (run_dir / "round_1/simpo/actor/model.safetensors").is_file()
-    assert not (run_dir / "summary.json").exists()
-    assert (run_dir / "report.html").is_file()
+    assert not (run_dir / "summary.json").exists() and (run_dir / "report.html").is_file()
     assert (run_dir / "actor").resolve() == (run_dir / "warm_start/actor").resolve()
     assert (run_dir / "actor/model.safetensors").is_file()
 
 
 def test_a_pipeline_whose_actor_is_sure_of_every_state_is_finished(weights, tmp_path):
     """So cold that even the hottest completions are the likeliest ones."""
-    config = pipeline_of(weights, tmp_path / "run")
-    config = replace(config, actor=replace(config.actor, temperature=1e-4))
+    config = pipeline_of(weights, tmp_path / "run", values={"actor.temperature": 1e-4})
     summary = run_here("run_pipeline", config)
     assert (summary["num_rounds"], summary["round"], summary["num_pairs"]) == (0, 0, 0)
     assert summary["actor"]["model"].endswith("warm_start/actor")
     assert (tmp_path / "run/actor/model.safetensors").is_file()
     assert (tmp_path / "run/report.html").is_file()
-    greedy = replace(config, actor=replace(config.actor, temperature=0.0))
-    greedy = replace(greedy, run=replace(config.run, run_dir=str(tmp_path / "greedy")))
+    greedy = pipeline_of(weights, tmp_path / "greedy", values={"actor.temperature": 0.0})
     dropped = "no_pairs: .* all 48 were dropped.* that of round 0"
     with pytest.raises(CollapseError, match=dropped):  # it was not asked any hotter
         run_here("run_pipeline", greedy)
@@ -175,30 +163,23 @@ def test_two_processes_run_the_whole_pipeline(weights, tmp_path):
 
 
 def test_an_actor_that_answers_in_no_chains_is_refused_before_it_costs(weights, run_dir):
-    config = pipeline_of(weights, run_dir, warm_start=None)
-    config = replace(config, actor=replace(config.actor, decoding="free"))
+    free = {"actor.decoding": "free"}
+    config = pipeline_of(weights, run_dir, values=free, warm_start=None)
     with pytest.raises(ConfigError, match=r"of 32 free completions .* clone first"):
         run_here("run_pipeline", config)
     assert not list(run_dir.glob("round_*"))
 
 
 def test_a_bound_that_cannot_be_measured_is_refused_with_the_settings(weights, run_dir):
-    config = pipeline_of(weights, run_dir)
-    bound = replace(config.simpo, loss=replace(config.simpo.loss, target_kl=0.5))
     with pytest.raises(ValueError, match="decoding: expected free.* beside simpo.loss.target_kl"):
-        replace(config, simpo=bound)
+        pipeline_of(weights, run_dir, values={"simpo.loss.target_kl": 0.5})
 
 
 def test_a_round_that_is_worse_is_undone_and_the_run_ends_when_that_repeats(weights, run_dir):
-    config = pipeline_of(weights, run_dir)
     behavior = replace(BEHAVIOR, num_chains=4096, competent_fraction=1.0)
-    config = replace(
-        destroying(config, behavior, 0.3, target_kl=1e6),
-        evaluation=replace(config.evaluation, num_starts=24),
-        selection=SelectionConfig(num_starts=24),
-        num_rounds=4,
-        run=RunConfig(run_dir=str(run_dir)),
-    )
+    few = {"evaluation.num_starts": 24, "num_rounds": 4, "run.keep_checkpoints": False}
+    config = pipeline_of(weights, run_dir, values=few, selection=SelectionConfig(num_starts=24))
+    config = destroying(config, behavior, rate=0.3, target_kl=1e6)
     summary = run_here("run_pipeline", config)
     assert (summary["num_rounds"], summary["round"]) == (2, 0)
     assert summary["alarms"]["undone"] == 1

@@ -33,15 +33,11 @@ def in_a_bare_environment(root, folder, *words):
 @pytest.mark.timeout(600)  # three processes, on a machine that may be busy
 def test_the_whole_recipe_runs_without_the_second_package(tmp_path, root):
     counts = {
-        "environment.kwargs": "{size: 3}",
-        "warm_start.behavior.num_chains": 64,
-        "critic.collect.num_episodes": 8,
-        "critic.training.max_steps": 2,
-        "simpo.preferences.num_states": 8,
-        "simpo.training.num_epochs": 1,
+        "environment.kwargs": "{size: 3}", "warm_start.behavior.num_chains": 64, "num_rounds": 1,
+        "critic.collect.num_episodes": 8, "critic.training.max_steps": 2,
+        "simpo.preferences.num_states": 8, "simpo.training.num_epochs": 1,
         "evaluation.num_samples": 1,
-        "num_rounds": 1,
-    }
+    }  # fmt: skip
     words = [word for key, value in counts.items() for word in (f"--{key}", value)]
     tiny = ("run_pipeline", "--config", "tiny", "--run.run_dir")
     done = in_a_bare_environment(root, tmp_path, *tiny, tmp_path / "run", *words)

@@ -36,12 +36,9 @@ def three_members():
 
 
 def test_a_batched_mlp_is_torchs_mlp_for_each_member():
-    parameters = three_members()
-    x = torch.randn(3, 4, 5)
-    outputs = parameters("net", x)
-    for member in range(3):
-        expected = member_net(parameters, member)(x[member])
-        torch.testing.assert_close(outputs[member], expected)
+    parameters, x = three_members(), torch.randn(3, 4, 5)
+    expected = torch.stack([member_net(parameters, n)(x[n]) for n in range(3)])
+    torch.testing.assert_close(parameters("net", x), expected)
 
 
 def test_numbers_of_cells_are_coded_one_hot_and_pictures_flattened():

@@ -72,14 +72,14 @@ def test_equal_completions_count_once_with_the_mean_of_their_scores():
     state = candidates(("lucky", 1.0), ("sure", 0.8), ("lucky", 0.0), returns=(2.0, 1.0, 4.0))
     (pair,), dropped = make_pairs([state])
     assert (pair.chosen, pair.rejected, pair.rejected_value) == ("sure", "lucky", 0.5)
-    assert pair.rejected_return == 3.0
-    assert dropped == {}
+    assert pair.rejected_return == 3.0 and dropped == {}
+
+
+EQUAL_TOKENS = Action("a", (1,)), Action("a ", (1,))
 
 
 @pytest.mark.parametrize(("state", "reason"), [
-    (candidates(("same", 1.0), ("same", 1.0)), "equal_text"),
-    (candidates(("alone", 1.0)), "equal_text"),
-    (candidates(), "equal_text"),
+    *((candidates(*said), "equal_text") for said in ([("same", 1.0)] * 2, [("alone", 1.0)], [])),
     (candidates(("a", 0.5), ("b", 0.5)), "tie"),
     (candidates(("a", 0.5), ("b", 0.45)), "margin"),
     (candidates(("a", 1.0), ("", 0.0)), "empty"),
@@ -88,16 +88,12 @@ def test_equal_completions_count_once_with_the_mean_of_their_scores():
     (candidates(("x", 1.0), ("x", 1.0), is_chain=(False, False)), "no_chain"),
     (candidates(("a", float("nan")), ("b", 0.0)), "non_finite"),
     (candidates(("a", 1.0), ("b", 0.0), returns=(0.0, float("inf"))), "non_finite"),
-    (
-        Candidates("?", (Action("a", (1,)), Action("a ", (1,))), (1.0, 0.0), (1.0, 0.0)),
-        "equal_tokens",
-    ),
+    (Candidates("?", EQUAL_TOKENS, (1.0, 0.0), (1.0, 0.0)), "equal_tokens"),
 ])  # fmt: skip
 def test_pairs_that_teach_nothing_are_dropped_and_counted(state, reason):
     good = candidates(("a", 1.0), ("b", 0.0))
     pairs, dropped = make_pairs([good, state], min_margin=0.1)
-    assert len(pairs) == 1
-    assert dropped == {reason: 1}
+    assert len(pairs) == 1 and dropped == {reason: 1}
     assert reason in DROP_REASONS
 
 
@@ -168,10 +164,9 @@ def test_nothing_left_is_an_error_with_the_counts_and_what_helps():
 
 
 def test_scores_that_do_not_fit_the_completions_are_refused():
-    with pytest.raises(ValueError, match="advantages: .* each of 2 actions, got 1"):
-        Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), (1.0,))
-    with pytest.raises(ValueError, match="is_chain: .* for each of 2 actions, got 1"):
-        Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), is_chain=(True,))
+    for name, short in (("advantages", (1.0,)), ("is_chain", (True,))):
+        with pytest.raises(ValueError, match=f"{name}: .* each of 2 actions, got 1"):
+            Candidates("?", (Action("a"), Action("b")), (0.0, 0.0), **{name: short})
 
 
 def test_pairs_come_back_equal_from_files_and_are_no_trajectories(tmp_path):
@@ -208,8 +203,7 @@ def test_where_all_completions_read_the_same_explorers_are_asked_for_all_but_the
     explorers = [still_sure, explorer, too_late]
     texts, (first, second), observed = three_of_each(policy, 2, explorers=explorers)
     assert texts == [[AHEAD, LEFT, LEFT], [AHEAD, AHEAD, LEFT]]
-    assert still_sure.asked == explorer.asked == [observed[0]] * 2
-    assert too_late.asked == []
+    assert still_sure.asked == explorer.asked == [observed[0]] * 2 and too_late.asked == []
     assert [action.text for action in first.own] == [AHEAD, AHEAD, AHEAD]
     assert second.own == second.actions
 
@@ -227,8 +221,7 @@ def test_where_completions_are_no_chains_legal_ones_take_the_place_of_all_but_th
 def test_explorers_are_asked_until_there_are_two_chains_whatever_their_spelling():
     policy = Says(AHEAD, '[ "move forward" ]', AHEAD)
     texts, (only,), _ = three_of_each(policy, 1, explorers=[Says("nothing"), Says(LEFT)])
-    assert texts == [[AHEAD, LEFT, LEFT]]
-    assert only.own != only.actions
+    assert texts == [[AHEAD, LEFT, LEFT]] and only.own != only.actions
 
 
 def test_what_explorers_say_does_not_count_as_the_policys_own():
@@ -240,8 +233,7 @@ def test_what_explorers_say_does_not_count_as_the_policys_own():
     assert figures["rollout/chain_length"] == 2
     assert figures["pairs/no_spread_rate"] == 0  # nobody knows what other chains are worth
     _, figures = make_preferences(sure, None, WORLD, settings, explorers=[Says(LEFT)])
-    assert figures["rollout/single_rate"] == 0
-    assert figures["num_env_steps"] == 48 * (2 + 3)
+    assert figures["rollout/single_rate"] == 0 and figures["num_env_steps"] == 48 * (2 + 3)
 
 
 def test_only_where_all_completions_read_the_same_does_an_actor_agree_with_itself():
@@ -259,5 +251,4 @@ def test_a_pair_does_not_depend_on_the_last_bit_of_a_mean():
     (pair,), _ = make_pairs([Candidates("where?", actions, scores, scores)])
     assert (pair.chosen, pair.rejected) == ("goal", "nowhere")
     equals = Candidates("where?", actions[:4], scores[:4], scores[:4])
-    assert make_pairs([equals]) == ([], {"tie": 1})
-    assert not has_spread(equals)
+    assert make_pairs([equals]) == ([], {"tie": 1}) and not has_spread(equals)

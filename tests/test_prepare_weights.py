@@ -61,8 +61,7 @@ def test_the_same_command_again_makes_but_damaged_models_again(config, caplog, n
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     main(config)
-    assert f"is made again ({file}" in caplog.text
-    assert file.read_bytes() == content
+    assert f"is made again ({file}" in caplog.text and file.read_bytes() == content
 
 
 def test_the_tiny_actor_is_the_base_after_its_warm_start(prepared):

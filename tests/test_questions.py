@@ -137,8 +137,7 @@ def test_with_a_history_the_texts_are_what_a_world_counts():
     assert measure_world(replace(MAZE, history=1)).num_states == 4
     remembers = measure_world(MAZE)
     # An observation alone, of three kinds, and each with one of four moves behind it.
-    assert remembers.num_states == 3 + 3 * 4
-    assert remembers.path_length == 1.5
+    assert remembers.num_states == 3 + 3 * 4 and remembers.path_length == 1.5
 
 
 def test_a_pipeline_asks_its_pairs_what_the_critic_s_episodes_were_asked(tmp_path):

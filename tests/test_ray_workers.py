@@ -133,8 +133,7 @@ def test_a_signal_ends_the_workers_and_the_same_command_goes_on(two, weights, tm
     begun = [other for other in begun if "_Worker" in other.name()]
     assert len(begun) == 2
     next(places)
-    assert psutil.wait_procs(begun, timeout=20)[1] == []
-    assert [*places] == []
+    assert psutil.wait_procs(begun, timeout=20)[1] == [] and [*places] == []
 
 
 @cluster

@@ -321,6 +321,5 @@ def test_curves_keep_the_last_record_of_a_step_and_show_gaps(tmp_path):
     with open(tmp_path / "run/metrics.jsonl", "a") as metrics:
         metrics.write('{"step": 4, "lo')
     ((key, (steps, losses)),) = open_run(tmp_path / "run").curves().items()
-    assert key == "loss"
-    assert steps == [1, 2, 3]
+    assert key == "loss" and steps == [1, 2, 3]
     np.testing.assert_array_equal(losses, [3.0, np.nan, 1.0])

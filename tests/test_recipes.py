@@ -173,8 +173,7 @@ def test_a_signal_ends_servers_and_training(recipe):
     while not (recipe.notes.exists() and "began" in recipe.notes.read_text()):
         time.sleep(0.1)
     script.send_signal(signal.SIGTERM)
-    assert script.wait(25) == 143
-    assert noted(recipe)[-1] == ["script", "saved"]
+    assert script.wait(25) == 143 and noted(recipe)[-1] == ["script", "saved"]
     assert not any(listens(NODES[0], recipe.port + number) for number in range(2))
 
 

@@ -157,8 +157,7 @@ def test_a_restart_keeps_whole_shards_and_their_tally_and_mends_the_others(tmp_p
     kept = {path: path.stat().st_mtime_ns for path in (paths[0], paths[4])}
     rollouts = Rollouts(GRID)
     second, tally_again = rollouts.collect(policy, episodes, tmp_path, shard_size=8)
-    assert second == first
-    assert kept == {path: path.stat().st_mtime_ns for path in kept}
+    assert second == first and kept == {path: path.stat().st_mtime_ns for path in kept}
     assert f"{paths[1]}: is made again" in caplog.text
     assert f"{paths[2]}: is made again ({manifest_beside(paths[2])}" in caplog.text
     assert tally_again["num_chains"] == tally["num_chains"] == sum(map(len, first))

@@ -109,8 +109,7 @@ def test_harmless_changes_are_shown_and_accepted(run_dir, caplog, monkeypatch):
     training = settings.TrainingConfig(extra={"logging_steps": 3}, save_every_updates=5)
     with caplog.at_level(logging.INFO):
         second = Run.open(run_dir, replace(CONFIG, run=harmless, training=training))
-    assert second.id == first.id
-    assert "run.report_to was [], now ['wandb']" in caplog.text
+    assert second.id == first.id and "run.report_to was [], now ['wandb']" in caplog.text
     second.close()
     assert "logging_steps: 3" in (run_dir / "config.yaml").read_text()
 

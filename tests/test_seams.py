@@ -61,8 +61,7 @@ def test_a_policy_and_a_critic_of_ones_own_go_through_every_stage(config, comple
     said = {action.text for trajectory in played for action in trajectory.actions}
     assert said <= {completion, "nonsense"}
     results, figures = lactchain.evaluate(policy, rollouts, num_per_start=2)
-    assert figures["num_episodes"] == len(results) > 0
-    assert 0 < figures["invalid_rate"] < 1
+    assert figures["num_episodes"] == len(results) > 0 and 0 < figures["invalid_rate"] < 1
     few = PreferenceConfig(num_states=8, num_candidates=6, states_per_shard=4, min_margin=0.0)
     pairs, made = lactchain.make_preferences(policy, critic, rollouts, few)
     assert len(pairs) == made["num_pairs"] > 0

@@ -251,8 +251,7 @@ def test_a_population_shrinks_until_the_fewest_are_left():
     assert sizes(Evolution(Sums(), halving)) == [8, 4, 2, 2, 2]
     alone = replace(halving, fewest_members=1, tournament_size=3)
     evolution = Evolution(Sums(), alone)
-    assert sizes(evolution) == [8, 4, 2, 1, 1]
-    assert evolution.members[0].mutation == "elite"
+    assert sizes(evolution) == [8, 4, 2, 1, 1] and evolution.members[0].mutation == "elite"
     assert sizes(Evolution(Sums(), replace(settings, survivors=0.4))) == [8, 3, 2, 2, 2]
     assert sizes(Evolution(Sums(), settings)) == [8] * 5
 

@@ -69,8 +69,7 @@ def test_the_size_of_a_coin_that_takes_one_over_p_throws_or_for_ever():
     # V = -2 + gamma (1 - p) V, with gamma = 1 - 1 / (4 x 4), to three digits.
     assert size.reward_scale == pytest.approx(2 / (1 - 0.938 * 0.75))
     assert (size.num_states, size.path_length, size.longest_path) == (1, pytest.approx(4.0), 4)
-    assert size.worst_reward == -2.0
-    assert size.has_chance
+    assert size.worst_reward == -2.0 and size.has_chance
 
 
 def test_a_horizon_is_as_long_as_a_solved_episode():
@@ -147,10 +146,8 @@ def test_a_chain_finds_room_by_the_tokenizer_of_a_model_that_is_there(weights, t
 
 def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
     filled, chosen = fill(preset(), measure_world(GRID), processes=1)
-    assert [*chosen] == [*RULES]
-    assert not any(is_null(filled, key) for key in RULES)
-    assert filled.environment.max_chain_length == 9
-    assert filled.critic.config.gamma == 0.8
+    assert [*chosen] == [*RULES] and not any(is_null(filled, key) for key in RULES)
+    assert filled.environment.max_chain_length == 9 and filled.critic.config.gamma == 0.8
     # Of returns of .522: twice and 4 % of them, to one digit.
     assert (filled.environment.invalid_penalty, filled.environment.chain_cost) == (-1.0, 0.02)
     assert filled.warm_start.behavior == BehaviorConfig(25_600, competent_fraction=0.1)
@@ -205,8 +202,7 @@ def test_a_number_says_which_half_of_its_rule_it_comes_from():
 def test_what_is_given_is_kept_and_counts_in_what_follows():
     given = preset("--critic.config.gamma", "0.5", "--simpo.preferences.num_states", "100")
     filled, chosen = fill(given, measure_world(GRID), processes=1)
-    assert filled.critic.config.gamma == 0.5
-    assert filled.simpo.training.num_epochs == 399
+    assert filled.critic.config.gamma == 0.5 and filled.simpo.training.num_epochs == 399
     assert "critic.config.gamma" not in chosen
 
 

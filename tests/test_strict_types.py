@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from script_setups import SHAPE
 from test_adapters import of_peft
 from test_foreign_transitions import dumped, h5
 from transformers import AutoModelForCausalLM
@@ -30,19 +31,10 @@ from lactchain.storage.manifests import write_run_file
 from lactchain_extras.offline_data import read_h5_transitions
 
 OURS = {
-    "env_id": ["x"],
-    "seed": [0],
-    "policy": ["p"],
-    "terminated": [True],
-    "truncated": [False],
-    "observations": [["a", "b"]],
-    "actions": [["c"]],
-    "token_ids": [[[1]]],
-    "logprobs": [[[-0.1]]],
-    "stop_reasons": [["stop"]],
-    "rewards": [[1.0]],
-    "infos": [["{}", "{}"]],
-}
+    "env_id": ["x"], "seed": [0], "policy": ["p"], "terminated": [True], "truncated": [False],
+    "observations": [["a", "b"]], "actions": [["c"]], "token_ids": [[[1]]], "logprobs": [[[-0.1]]],
+    "stop_reasons": [["stop"]], "rewards": [[1.0]], "infos": [["{}", "{}"]],
+}  # fmt: skip
 
 
 def written(folder, columns):
@@ -182,9 +174,7 @@ def test_settings_of_an_adapter_are_of_their_types(weights, tmp_path, name, valu
 
 
 @pytest.mark.parametrize("change", [
-    lambda w: (100 * w).to(torch.int8),
-    lambda w: w > 0,
-    lambda w: w * float("nan"),
+    lambda w: (100 * w).to(torch.int8), lambda w: w > 0, lambda w: w * float("nan"),
     lambda w: w.double() * 1e300,
 ])  # fmt: skip
 def test_weights_of_an_adapter_are_finite_numbers(weights, tmp_path, change):
@@ -195,15 +185,26 @@ def test_weights_of_an_adapter_are_finite_numbers(weights, tmp_path, change):
         load_adapter(base(weights), folder)
 
 
+def load_with(weights, folder, name, weight):
+    """Loads a copy of the actor with another weight of that name."""
+    shutil.copytree(weights / "actor", folder, dirs_exist_ok=True)
+    (folder / "manifest.json").unlink(missing_ok=True)
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | {name: weight}, file, {"format": "pt"})
+    load_actor(ActorConfig(str(folder)))
+
+
 @pytest.mark.parametrize("kind", [torch.int64, torch.bool, torch.complex64])
 def test_weights_of_a_model_are_floating_point(weights, tmp_path, kind):
-    shutil.copytree(weights / "actor", tmp_path, dirs_exist_ok=True)
-    (tmp_path / "manifest.json").unlink(missing_ok=True)
-    file, name = tmp_path / "model.safetensors", "model.layers.0.self_attn.q_proj.weight"
-    stored = load_file(file)
-    save_file(stored | {name: stored[name].to(kind)}, file, {"format": "pt"})
+    name = "model.layers.0.self_attn.q_proj.weight"
     with pytest.raises(DataError, match=r"q_proj\.weight: expected floating point, got"):
-        load_actor(ActorConfig(str(tmp_path)))
+        load_with(weights, tmp_path, name, torch.ones(2 * [SHAPE.hidden_size], dtype=kind))
+
+
+def test_weights_that_a_model_has_no_place_for_are_named(weights, tmp_path, caplog):
+    place = f"model.layers.{SHAPE.num_layers}."
+    load_with(weights, tmp_path, f"{place}input_layernorm.weight", torch.ones(SHAPE.hidden_size))
+    assert f"no place for 1 of its weights ({place}" in caplog.text
 
 
 METRICS = ('{"a": 1}', '{"step": null}', '{"step": [1]}', '{"step": 1, "time": "x"}')
@@ -240,15 +241,14 @@ def test_settings_and_lines_are_read_from_plain_files_alone(tmp_path):
 @pytest.mark.parametrize("world", [{"id": 5}, {"template": 5}, {"kwargs": {"size": 10**9}}])
 def test_a_run_whose_world_cannot_be_made_is_shown_without_it(tmp_path, caplog, world):
     write_run_file(tmp_path, {"config": {"environment": world}})
-    assert open_run(tmp_path).env is None
-    assert "shown without its world" in caplog.text
+    assert open_run(tmp_path).env is None and "shown without its world" in caplog.text
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (["--environment.kwargs", '{"size": 1000000000}'], "no memory is left"),
-    (["--seed", "-1"], "seed: expected at least 0"),
-])  # fmt: skip
-def test_a_game_that_cannot_begin_is_told_in_a_line(capsys, words, told):
-    with pytest.raises(SystemExit) as ended:
-        command.run("play", words)
-    assert ended.value.code == 2 and told in capsys.readouterr().err
+def test_a_game_that_cannot_begin_is_told_in_a_line(capsys):
+    for words, told in (
+        (["--environment.kwargs", '{"size": 1000000000}'], "no memory is left"),
+        (["--seed", "-1"], "seed: expected at least 0"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            command.run("play", words)
+        assert ended.value.code == 2 and told in capsys.readouterr().err

@@ -63,5 +63,4 @@ def test_without_a_statement_no_target_goes_by_success(name):
 
 def test_without_a_statement_the_best_round_is_that_of_the_highest_return():
     rounds = [{"episode_return": earned, "num_episodes": 100} for earned in (-1.0, 0.5, 0.2)]
-    assert alarms.best_round(rounds) == 1
-    assert alarms.loss(rounds[:2], rounds[2]) == {}
+    assert alarms.best_round(rounds) == 1 and alarms.loss(rounds[:2], rounds[2]) == {}

@@ -115,8 +115,7 @@ def test_a_history_holds_the_newest_observations_and_completions(history, comple
     env.reset()
     for completion in completions:
         text = env.step(completion)[0]
-    assert text == expected
-    assert env.reset()[0] == "0\n"
+    assert text == expected and env.reset()[0] == "0\n"
 
 
 def test_nonsense_may_wipe_the_history_and_an_ending_stands_alone():
@@ -128,8 +127,7 @@ def test_nonsense_may_wipe_the_history_and_an_ending_stands_alone():
     env = LanguageEnv(Counter(), view, extractor="utterance", history=0)
     env.reset()
     env.step("move up\n")
-    assert env.step("fly\n")[0] == "0\n"
-    assert env.step("move up\n")[0] == "0\nmove up\n1\n"
+    assert env.step("fly\n")[0] == "0\n" and env.step("move up\n")[0] == "0\nmove up\n1\n"
     env.step("move up\n")
     assert env.step("move up\n")[:3] == ("Success\n", -1.0, True)
 

@@ -29,8 +29,7 @@ def test_sampled_ids_are_kept_and_texts_are_encoded_with_an_end(tokenizer):
     kept, encoded, chain, empty = encode_completions(said, tokenizer)
     assert kept == [*letters, tokenizer.eos_token_id] != encoded
     assert tokenizer.decode(chain[:-1]) == chain_of(2)
-    assert chain[-1] == tokenizer.eos_token_id
-    assert empty == []
+    assert chain[-1] == tokenizer.eos_token_id and empty == []
 
 
 def test_special_tokens_in_a_text_are_plain_characters(tokenizer):
@@ -153,8 +152,7 @@ def test_decisions_are_prompts_and_exactly_the_tokens_of_the_agent():
 ])  # fmt: skip
 def test_sampled_tokens_are_kept_and_nothing_said_is_the_end_of_sequence(completion, expected):
     view = token_view([trajectory(["at 0", "at 1"], [completion], [0.0])], TEMPLATE, TOKENIZER)
-    assert view.completions == [expected]
-    assert view.num_tokens.tolist() == [len(expected)]
+    assert view.completions == [expected] and view.num_tokens.tolist() == [len(expected)]
 
 
 @pytest.mark.parametrize(("wrong", "said"), [

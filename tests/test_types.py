@@ -57,8 +57,7 @@ def test_what_nobody_heard_is_no_decision():
 
 def test_an_episode_without_steps_has_no_returns():
     empty = episode(observations=("start",), actions=(), rewards=(), infos=({},))
-    assert len(empty) == empty.episode_return == 0
-    assert empty.returns(0.9).shape == (0,)
+    assert len(empty) == empty.episode_return == 0 and empty.returns(0.9).shape == (0,)
 
 
 @pytest.mark.parametrize(("changes", "said"), [

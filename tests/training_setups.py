@@ -272,12 +272,19 @@ def train_here(
         train(trainer)
 
 
-def _main(variables: dict[str, str], log: str, *args) -> None:
+def begin(variables: dict[str, str], log: str, *arguments: str) -> None:
+    """What a process of the tests does first."""
     os.environ.update(variables)
     sys.stdout = sys.stderr = open(log, "a")  # noqa: SIM115
+    for number in (1, 2):
+        os.dup2(sys.stdout.fileno(), number)
     torch.set_num_threads(1)
     gc.freeze()  # as in conftest.py: what the server has imported stays
-    sys.argv = ["training"]
+    sys.argv = [*arguments]
+
+
+def _main(variables: dict[str, str], log: str, *args) -> None:
+    begin(variables, log, "training")
     launch(lambda _: train_here(*args), TrainingConfig)
 
 
