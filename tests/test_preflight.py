@@ -52,18 +52,17 @@ NO_WORLD = {
 def test_a_missing_environment_is_one_line_for_every_kind_of_agent(env_id, message, tmp_path):
     if env_id == "LunarLander-v3" and find_spec("Box2D"):
         pytest.skip("Box2D is installed")
-    message = f"environment.id: {message}"
-    with pytest.raises(ConfigError, match=message):
-        lactchain.make_language_env(EnvironmentConfig(env_id))
-    with pytest.raises(ConfigError, match=message):
-        look_up(EvaluateConfig(environment=EnvironmentConfig(env_id)))
-    run = RunConfig(run_dir=str(tmp_path / "run"))
+    world, run = EnvironmentConfig(env_id), RunConfig(run_dir=str(tmp_path / "run"))
     dqn = TrainDQNConfig(run=run, environment=WorldConfig(env_id))
-    with pytest.raises(ConfigError, match=message):
-        look_up(dqn)
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match=message):
-        train_agent(dqn)
+    for look, config in (
+        (lactchain.make_language_env, world),
+        (look_up, EvaluateConfig(environment=world)),
+        (look_up, dqn),
+        (train_agent, dqn),
+    ):
+        assert not (tmp_path / "run").exists()
+        with pytest.raises(ConfigError, match=f"environment.id: {message}"):
+            look(config)
     assert not has_produced(tmp_path / "run")
 
 
@@ -210,13 +209,13 @@ def test_errors_of_stages_name_the_settings_of_the_pipeline(weights, tmp_path):
     values = {"critic.config.max_length": 10**6}
     with pytest.raises(ConfigError, match="^critic.config.max_length: expected"):
         run_here("run_pipeline", config_of("run_pipeline", weights, tmp_path / "run", values))
-    with pytest.raises(ConfigError, match="^simpo.training.extra.x: no such"), full_keys("simpo"):
-        raise ConfigError("training.extra.x: no such argument")
-    skill = "target_skill: expected a retrieval skill of 0.2"
-    with pytest.raises(ConfigError, match=f"^warm_start.{skill}"), full_keys("warm_start"):
-        raise ConfigError(skill)
-    with pytest.raises(ConfigError, match="^actor.lora: expected"), full_keys("simpo"):
-        raise ConfigError("actor.lora: expected an adapter")
+    for part, said, told in (
+        ("simpo", "training.extra.x: no such argument", "simpo.training.extra.x: no"),
+        ("warm_start", "target_skill: expected a skill", "warm_start.target_skill: expected"),
+        ("simpo", "actor.lora: expected an adapter", "actor.lora: expected"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{told}"), full_keys(part):
+            raise ConfigError(said)
 
 
 def test_processes_for_gpus_that_are_not_there_are_refused(monkeypatch):
@@ -244,13 +243,9 @@ NAMING = {
 @pytest.mark.parametrize("key", NAMING)
 @pytest.mark.parametrize("kind", ["pipe", "device", "link to a pipe"])
 def test_a_setting_that_names_a_pipe_or_a_device_is_refused_and_not_read(tmp_path, key, kind):
-    place, pipe = Path(os.devnull), tmp_path / "pipe"
-    if kind != "device":
-        os.mkfifo(pipe)
-        place = pipe
-    if kind == "link to a pipe":
-        place = tmp_path / "link"
-        place.symlink_to(pipe)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link to a pipe").symlink_to(tmp_path / "pipe")
+    place = Path(os.devnull) if kind == "device" else tmp_path / kind
     with pytest.raises(DataError, match=f"{key}: {place}: expected .*, got a pipe or device"):
         look_up(NAMING[key](str(place)))
 

@@ -69,8 +69,9 @@ MISTRAL = (
     "{{ bos_token }}{% if messages[0].role == 'system' %}{% set s = messages[0].content + '\n\n' %}"
     "{% endif %}[INST] {{ s }}{{ messages[-1].content }}[/INST]"
 )
+OF_CHATML = ["<|im_start|>", "<|im_end|>"]
 OTHERS = {
-    "chatml": byte_level(CHATML, ["<|im_start|>", "<|im_end|>"]),
+    "chatml": byte_level(CHATML, OF_CHATML),
     "no system role": byte_level(NO_SYSTEM, ["<start>", "<end>"]),
     "system text dropped, no special tokens": byte_level(DROPS_SYSTEM, []),
     "mistral, older": sentencepiece_like(MISTRAL, old=True),
@@ -154,8 +155,7 @@ THINKS = (
 
 
 def test_thinking_is_switched_off_and_prompts_are_the_same_tomorrow():
-    template = PromptTemplate(byte_level(THINKS, ["<|im_start|>", "<|im_end|>"]), "Go.")
-    text = template.render("x")
+    text = PromptTemplate(byte_level(THINKS, OF_CHATML), "Go.").render("x")
     assert text.startswith("26 July 2024\n<|im_start|>system\nGo.")
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
@@ -163,10 +163,7 @@ def test_thinking_is_switched_off_and_prompts_are_the_same_tomorrow():
 @pytest.mark.parametrize(("template", "said"), [
     (None, "chat template"),
     ("{{ bos_token }}hello", "user's text"),
-    (
-        CHATML.replace("assistant\n", "assistant\n<think>\n"),
-        "opens every completion with <think>; use the model without",
-    ),
+    (CHATML.replace("assistant\n", "assistant\n<think>\n"), "with <think>; use the model without"),
 ])  # fmt: skip
 def test_a_template_that_no_policy_can_be_asked_by_is_refused(template, said):
     with pytest.raises(DataError, match=said):
@@ -186,14 +183,8 @@ def test_a_chat_template_that_does_harm_or_does_not_end_is_an_error(template, mo
         PromptTemplate(byte_level(template, []), "none")
 
 
-TRIMS = {
-    "both ends": OTHERS["no system role"],
-    "nothing": OTHERS["chatml"],
-    "the end": byte_level(
-        CHATML.replace("{{ m.content }}", "{{ m.content.rstrip() }}"),
-        ["<|im_start|>", "<|im_end|>"],
-    ),
-}
+TRIMS = {"both ends": OTHERS["no system role"], "nothing": OTHERS["chatml"]}
+TRIMS["the end"] = byte_level(CHATML.replace("m.content", "m.content.rstrip()"), OF_CHATML)
 
 
 @pytest.mark.parametrize("name", TRIMS)
@@ -228,14 +219,10 @@ def test_data_that_carry_a_chat_template_already_are_refused(name):
     tokenizer = OTHERS[name]
     template, end = PromptTemplate(tokenizer), prompting.end_of_completion(tokenizer)
     plain, said = ("Grid 4x4.", Action("go")), "pairs: row 1: expected texts without"
-    for row in (
-        (template.render("Grid 4x4."), Action("go")),
-        (f" {template.render('x')}", Action("go")),
-        ("Grid 4x4.", Action(f"go{end}")),
-        ("Grid 4x4.", Action(f"go{end}\n")),
-    ):
+    texts = [(template.render("Grid 4x4."), "go"), (f" {template.render('x')}", "go")]
+    for text, answer in (*texts, ("Grid 4x4.", f"go{end}"), ("Grid 4x4.", f"go{end}\n")):
         with pytest.raises(DataError, match=said):
-            template.check_untemplated([plain, row, plain], "pairs")
+            template.check_untemplated([plain, (text, Action(answer)), plain], "pairs")
     template.check_untemplated([plain, (f"a {end}", Action("go", (1, 2)))], "pairs")
     template.check_untemplated([([{"role": "user", "content": "x"}], Action("go"))], "pairs")
 

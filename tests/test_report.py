@@ -87,14 +87,10 @@ def test_settings_that_are_not_what_a_run_was_given_are_named(run, tmp_path, cap
     "name", ["answers.parquet", "candidates.parquet", "meta.json", "manifest.json"]
 )
 @pytest.mark.parametrize("content", [None, b"", b"PAR1"])
-def test_a_record_that_is_damaged_is_named_where_it_is_missing(
-    run, tmp_path, caplog, name, content
-):
+def test_a_damaged_record_is_named_where_it_is_missing(run, tmp_path, caplog, name, content):
     folder = shutil.copytree(run.directory, tmp_path / "run")
     file = folder / "round_1/inspection" / name
-    file.unlink()
-    if content is not None:
-        file.write_bytes(content)
+    file.unlink() if content is None else file.write_bytes(content)
     page = page_of(folder)
     assert "round_1/inspection is damaged or not whole, not shown" in " ".join(page.texts)
     assert "not shown: round_1/inspection" in caplog.text
@@ -268,9 +264,7 @@ def test_escaped_text_reads_as_it_was_and_holds_no_markup(text):
     ("loops", (2, 3), "first in round 2, in 2 of the rounds", "mend"),
     ("not_reading", (0,), "before the first round only", "before"),  # that of a warm start
 ])  # fmt: skip
-def test_alarms_are_shown_with_their_first_round_and_what_helps(
-    tmp_path, name, rounds, when, advice
-):
+def test_alarms_are_shown_with_their_first_round_and_advice(tmp_path, name, rounds, when, advice):
     write_run(tmp_path / "run", {}, 0)
     steps = range(rounds[-1] + 1)
     records = [{"step": n, f"alarm/{name}": int(n in rounds), "alarm/silence": 0} for n in steps]
@@ -290,9 +284,7 @@ def test_a_state_without_a_picture_is_named_by_its_parts(tmp_path):
 
 
 ONE = [EpisodeResult({}, True, num_chains=1, num_actions=2, shortest=2)]
-TWO, THREE = (
-    [EpisodeResult({"a": a}, a > 0, num_chains=1, num_actions=2) for a in range(n)] for n in (2, 3)
-)
+THREE = [EpisodeResult({"a": a}, a > 0, num_chains=1, num_actions=2) for a in range(3)]
 PLAYED = [
     ({"actor": {"temperature": 0.0}}, ONE, r"The one start state was played once, greedily\."),
     ({"actor": {"temperature": 0.25}}, ONE,
@@ -303,16 +295,14 @@ PLAYED = [
     # What repeats itself does not make a rate surer, and a sample of start states is not all.
     ({"actor": {"temperature": 0.0}}, THREE * 5,
      r"Each of the 3 start states was played more than once, greedily, and went alike each "),
-    ({"evaluation": {"num_starts": None}}, TWO, "Each of the 2 start states((?!95).)*$"),
+    ({"evaluation": {"num_starts": None}}, THREE[:2], "Each of the 2 start states((?!95).)*$"),
     # Wilson's interval of 1 in 2.
-    ({"evaluation": {"num_starts": 2}}, TWO, "2 episodes from 2 start states.*9.5 and 90.5.*95"),
+    ({"evaluation": {"num_starts": 2}}, THREE[:2], "2 episodes from 2 start.*9.5 and 90.5.*95"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("config", "results", "sentence"), PLAYED)
-def test_the_first_screen_says_how_the_last_evaluation_was_played(
-    tmp_path, config, results, sentence
-):
+@pytest.mark.parametrize(("config", "results", "told"), PLAYED)
+def test_the_first_screen_says_how_the_last_evaluation_was_played(tmp_path, config, results, told):
     """A pipeline's own actor is that of its training: what counts is that of the evaluation."""
     write_run(tmp_path / "run", config | {"actor": {"temperature": 0.7}}, 1)
     write_run(tmp_path / "run/round_1/evaluation", config, 1)
@@ -320,4 +310,4 @@ def test_the_first_screen_says_how_the_last_evaluation_was_played(
     for folder in ("run/round_1/evaluation", "alone"):
         write_episodes(tmp_path / folder / "episodes.json", results)
     for name in ("run", "alone"):
-        assert re.match(sentence, summarise(open_run(tmp_path / name)).sentences[-1])
+        assert re.match(told, summarise(open_run(tmp_path / name)).sentences[-1])
