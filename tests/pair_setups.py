@@ -32,13 +32,10 @@ from lactchain.trainers import guards
 from lactchain.trainers.base import save_result, train
 
 FSDP2 = {
-    "ACCELERATE_USE_FSDP": "true",
-    "ACCELERATE_TORCH_DEVICE": "cpu",
-    "FSDP_VERSION": "2",
-    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
-    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    "ACCELERATE_USE_FSDP": "true", "ACCELERATE_TORCH_DEVICE": "cpu", "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
-}
+}  # fmt: skip
 
 
 def announce_accelerators() -> None:

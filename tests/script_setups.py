@@ -150,11 +150,9 @@ def run_here(script: str, config: Any) -> dict[str, Any]:
     return stage(script).main(config)
 
 
-def run_smallest(
-    script: str, weights: Path, run_dir: Path, values: dict[str, Any] | None = None, **changes: Any
-) -> dict[str, Any]:
+def run_smallest(script: str, *told: Any, **changes: Any) -> dict[str, Any]:
     """The summary of a stage of the configuration that `config_of` gives, run in this process."""
-    return run_here(script, config_of(script, weights, run_dir, values, **changes))
+    return run_here(script, config_of(script, *told, **changes))
 
 
 def finished_runs(weights: Path, new_folder: Callable[[str], Path]) -> Callable[[str], Path]:

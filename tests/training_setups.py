@@ -24,20 +24,13 @@ from safetensors.torch import load_file
 from trajectories import trajectory
 from transformers import TrainingArguments
 
-from lactchain.config.settings import (
-    ActorConfig,
-    CriticConfig,
-    LoraSettings,
-    SimPOConfig,
-    TrainingConfig,
-)
+from lactchain import ActorConfig, CriticConfig, LoraSettings, Run, SimPOConfig, TrainingConfig
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_actor, load_tokenizer
 from lactchain.models.prompting import PromptTemplate
 from lactchain.models.tiny import TinyModelConfig, build_tiny_actor, build_tiny_encoder
 from lactchain.runs import distributed
 from lactchain.runs.process import launch, seed_everything
-from lactchain.runs.run import Run
 from lactchain.trainers.base import train, training_arguments
 from lactchain.trainers.behavior_cloning import BehaviorCloningTrainer, cloning_rows
 from lactchain.trainers.critic import CriticTrainer, EpisodeTable
@@ -169,9 +162,7 @@ def make_critic(
     return CriticTrainer(critic, arguments(settings, run), table, run=run, **options)
 
 
-def make_cloning(
-    weights: Path, run: Run, *, lora: bool, dtype="auto", settings=TRAINING, **options
-):
+def make_cloning(weights: Path, run: Run, *, lora, dtype="auto", settings=TRAINING, **options):
     """Behaviour cloning on 19 examples."""
     model, tokenizer = trained_actor(weights, lora, dtype)
     examples = [(STATES[i], Action(chain_of(1 + i % 3))) for i in range(NUM_ROWS)]
