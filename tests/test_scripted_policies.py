@@ -32,10 +32,9 @@ def test_a_row_depends_on_its_own_seed_alone(env):
 
 
 @pytest.mark.parametrize(("env_id", "kwargs", "template"), [
-    ("lactchain/GridWorld-v0", {}, None),
+    ("lactchain/GridWorld-v0", {}, None), ("CliffWalking-v1", {}, None),
     ("lactchain/GridWorld-v0", {"size": 5, "walls": [(2, 2), (1, 3)]}, SHORT),
     ("FrozenLake-v1", {"is_slippery": False}, None),
-    ("CliffWalking-v1", {}, None),
 ])  # fmt: skip
 def test_optimal_chains_take_the_shortest_path_from_every_state(env_id, kwargs, template):
     env = language_env(env_id, kwargs, template=template, max_chain_length=4)

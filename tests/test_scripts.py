@@ -14,11 +14,9 @@ import pytest
 from PIL import Image
 from script_setups import GRID, LORA, RESULTS, STAGES, contents, figures_of, run_here, run_smallest
 
+from lactchain import ConfigError, DataError, read_pairs, read_trajectories
 from lactchain.baselines.settings import TrainDQNConfig, TrainPPOConfig
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, RunConfig
-from lactchain.data.preferences import read_pairs
-from lactchain.data.sources import read_trajectories
-from lactchain.errors import ConfigError, DataError
 from lactchain.runs import process
 from lactchain.runs.run import read_metrics
 from lactchain.stages import train_agent
@@ -73,9 +71,7 @@ def play(monkeypatch, lines: list[str], config: PlayConfig) -> float:
     return run_here("play", config)
 
 
-def test_a_dry_run_of_a_player_asks_for_nothing_and_of_an_agent_trains_nothing(
-    run_dir, monkeypatch, capsys
-):
+def test_a_dry_run_of_a_player_or_an_agent_asks_and_trains_nothing(run_dir, monkeypatch, capsys):
     monkeypatch.setattr(process._options, "dry_run", True)
     assert play(monkeypatch, [], PlayConfig(GRID)) == {}
     for agent in (TrainDQNConfig, TrainPPOConfig):
@@ -189,8 +185,7 @@ def test_damage_of_results_is_found_before_they_are_used(finished, weights, tmp_
         name = key.partition(".")[0]
         folder = shutil.copytree(finished(script) / name, tmp_path / name)
         assert verify_manifest(folder)["run_id"]
-        content = bytearray((folder / "model.safetensors").read_bytes())
-        content[-1] ^= 1
-        (folder / "model.safetensors").write_bytes(content)
+        content = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         with pytest.raises(DataError, match=f"{name}/model.safetensors: damaged"):
             run_smallest("make_preferences", weights, tmp_path / "run", {key: str(folder)})

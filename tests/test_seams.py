@@ -5,6 +5,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from script_setups import Finds
 
 import lactchain
 from lactchain import Action, Critic, EnvironmentConfig, FunctionPolicy, Policy, PreferenceConfig
@@ -12,15 +13,11 @@ from lactchain.data.candidates import sample_candidates, some_after_completion
 from lactchain.data.episodes import RecordedText, state_of
 from lactchain.data.rollouts import Rollouts
 
+GRID = EnvironmentConfig(kwargs={"size": 2}, max_chain_length=2, max_chains=3)
+MAZE = EnvironmentConfig("lactchain/Maze-v0", extractor="utterance", max_chains=3)
 WORLDS = {
-    "grid": (
-        EnvironmentConfig(kwargs={"size": 2}, max_chain_length=2, max_chains=3),
-        '["move forward", "turn left"]',
-    ),
-    "maze": (
-        EnvironmentConfig("lactchain/Maze-v0", extractor="utterance", max_chains=3),
-        "move up\n",
-    ),
+    "grid": (GRID, '["move forward", "turn left"]'),
+    "maze": (MAZE, "move up\n"),
     "wordle": (EnvironmentConfig("lactchain/Wordle-v0", extractor="utterance"), "a b o u t\n"),
     "lake": (EnvironmentConfig("FrozenLake-v1", {"is_slippery": False}, max_chains=3), '["down"]'),
     "cliff": (EnvironmentConfig("CliffWalking-v1", max_chains=3), '["up", "right"]'),
@@ -39,21 +36,14 @@ class OneCompletion:
         return [Action(self.completion if seed % 2 else "nonsense") for seed in seeds]
 
 
-class Table:
-    """Values from a dictionary; a text that is not there has a value of chance."""
-
-    def __init__(self, known, mode="value", gamma=0.5, discount_per="action"):
-        self.known, self.mode, self.gamma, self.discount_per = known, mode, gamma, discount_per
-
-    def values(self, observations, actions=None):
-        keys = observations if actions is None else zip(observations, actions, strict=True)
-        values = [self.known.get(key, crc32(str(key).encode()) % 97) for key in keys]
-        return np.array(values, dtype=float)
+def chance(text):
+    """A value that no world knows."""
+    return crc32(text.encode()) % 97
 
 
 @pytest.mark.parametrize(("config", "completion"), WORLDS.values(), ids=WORLDS)
 def test_a_policy_and_a_critic_of_ones_own_go_through_every_stage(config, completion):
-    policy, critic = OneCompletion(completion), Table({})
+    policy, critic = OneCompletion(completion), Finds(chance)
     assert isinstance(policy, Policy) and isinstance(critic, Critic)
     rollouts = Rollouts(config, num_envs=8)
     played = lactchain.collect(policy, rollouts, num_episodes=3, seed=1)
@@ -99,12 +89,12 @@ def test_a_critic_of_chains_ranks_by_its_values_less_the_mean_of_the_chains():
     policy = FunctionPolicy(lambda text: next(said))
     for prompt, asked in ((text, state), (later.text, later)):
         known = {(prompt, completion): 3.0, (prompt, '["up"]'): 0.0, (prompt, "nonsense"): 9.0}
-        critic = Table(known, mode="action_value")
+        critic = Finds(lambda *row, known=known: known[row], "action_value")
         [found] = sample_candidates(policy, rollouts, [asked], 4, 0, critic)
         assert found.is_chain == (True, True, False, True)
         np.testing.assert_allclose(found.advantages, [1.0, -2.0, 7.0, 1.0])
     # Where nothing is a chain nothing is ranked, and the mean is over all.
-    critic = Table({(text, "nonsense"): 9.0, (text, ""): 1.0}, mode="action_value")
+    critic = Finds(lambda _, said: {"nonsense": 9.0, "": 1.0}[said], "action_value")
     [found] = sample_candidates(policy, rollouts, [state], 4, 0, critic)
     assert found.is_chain == (False,) * 4 and found.advantages == (4.0, -4.0, 4.0, -4.0)
 
@@ -113,16 +103,12 @@ def test_a_critic_of_chains_ranks_by_its_values_less_the_mean_of_the_chains():
 @pytest.mark.parametrize("mode", ["value", "action_value", "return"])
 def test_a_completion_that_is_no_chain_is_never_preferred_in_any_world(config, completion, mode):
     """Though a critic finds silence worth a hundred, and every step may cost."""
-    silent = {"nonsense": 100.0, "": 100.0}
     draws = FunctionPolicy(lambda _, seed: (completion, "nonsense", "")[seed % 3], draws=True)
 
-    class LikesSilence(Table):
-        def values(self, observations, actions=None):
-            said = [""] * len(observations) if actions is None else actions
-            legal = [50.0 * ("legal chain" in text) for text in observations]
-            return np.array(legal) + [silent.get(action, 0.0) for action in said]
+    def likes_silence(text, said=""):
+        return 50.0 * ("legal chain" in text) + 100.0 * (said in ("nonsense", ""))
 
-    critic = None if mode == "return" else LikesSilence({}, mode=mode)
+    critic = None if mode == "return" else Finds(likes_silence, mode)
     few = PreferenceConfig(num_states=24, num_candidates=8, min_margin=0.25)
     pairs, figures = lactchain.make_preferences(draws, critic, config, few)
     assert {pair.chosen for pair in pairs} == {completion}
@@ -154,7 +140,7 @@ def test_a_share_of_the_states_is_asked_as_the_policys_own_completion_leaves_the
 
 def test_without_files_an_evaluation_and_pairs_come_out_as_with_them(tmp_path):
     config, completion = WORLDS["grid"]
-    policy, critic = OneCompletion(completion), Table({})
+    policy, critic = OneCompletion(completion), Finds(chance)
     few = PreferenceConfig(num_states=8, num_candidates=4, states_per_shard=4)
     kept, _ = lactchain.make_preferences(policy, critic, config, few, folder=tmp_path / "pairs")
     assert lactchain.make_preferences(policy, critic, config, few)[0] == kept

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import test_search
 
+from lactchain import ConfigError, Interrupted, RunConfig
 from lactchain.baselines.evaluation import evaluate_members
 from lactchain.baselines.settings import WorldConfig
 from lactchain.baselines.training import read_agent
-from lactchain.config.settings import RunConfig
-from lactchain.errors import ConfigError, Interrupted
 from lactchain.functional.random_streams import derive_seed
 from lactchain.runs.run import read_metrics
 from lactchain.search import agents, evolution
@@ -82,9 +81,7 @@ def test_a_search_that_was_cut_in_a_generation_goes_on_exactly(tmp_path, monkeyp
     "damage",
     [None, b'{"generation": 0, "id"', b"{}\n", b'{"search/fitness": 2.0, "step": 1}\n'],  # metrics
 )
-def test_a_lineage_that_tells_more_or_less_than_the_checkpoint_is_mended(
-    tmp_path, monkeypatch, uncut, damage
-):
+def test_a_lineage_that_differs_from_the_checkpoint_is_mended(tmp_path, monkeypatch, uncut, damage):
     """The file is not what a search goes on from: the checkpoint is."""
     subject, folder, whole = uncut
     cut(monkeypatch, tmp_path / "cut", evolution, "save_checkpoint", 3, **subject)
@@ -183,25 +180,21 @@ class Sums:
         return None, parent.state + rng.choice([-1.0, 1.0]), {"number": [parent.state, 0]}
 
 
-def test_the_champion_is_kept_as_it_was_though_training_spoils_it():
-    evolution = Evolution(Sums(), replace(SMALL, population_size=4, tournament_size=1), seed=3)
-    best = -np.inf
-    for members in evolution:
-        best = max(best, np.nanmax([member.fitness for member in members]))
-        assert evolution.champion.fitness == evolution.champion.state == best
-        assert evolution.members[0].state == best and evolution.members[0].mutation == "elite"
-
-
-def test_the_elite_of_a_generation_goes_on_as_it_is_while_the_champion_is_kept():
-    settings = replace(SMALL, population_size=4, elite="generation")
-    evolution, best = Evolution(Sums(), settings, seed=3), -np.inf
+@pytest.mark.parametrize(("elite", "tournament_size"), [("champion", 1), ("generation", 2)])
+def test_the_champion_is_kept_and_it_or_the_fittest_of_a_generation_goes_on(elite, tournament_size):
+    """Though training spoils it."""
+    how = {"elite": elite, "tournament_size": tournament_size}
+    evolution, best = Evolution(Sums(), replace(SMALL, population_size=4, **how), seed=3), -np.inf
     for members in evolution:
         fittest = max(members, key=lambda m: np.nan_to_num(m.fitness, nan=-9.0))
         best = max(best, fittest.state)
         assert evolution.champion.fitness == evolution.champion.state == best
-        elite = evolution.members[0]
-        assert elite.mutation == "elite" and elite.change == {}
-        assert (elite.parent, elite.state) == (fittest.id, fittest.state)
+        first = evolution.members[0]
+        assert first.mutation == "elite" and first.change == {}
+        if elite == "champion":
+            assert first.state == best
+            continue
+        assert (first.parent, first.state) == (fittest.id, fittest.state)
         ids = {member.id for member in members}
         assert {member.parent for member in evolution.members} <= ids  # the champion is no rival
 

@@ -38,9 +38,7 @@ def test_a_sample_holds_as_many_held_back_states_as_their_share_is(by, count):
         assert abs(held - share * count) <= 1
 
 
-def test_the_interval_of_a_sample_goes_by_its_starts_however_often_they_are_played(
-    weights, tmp_path
-):
+def test_the_interval_of_a_sample_goes_by_its_starts_not_by_its_episodes(weights, tmp_path):
     sample = EvaluationConfig(num_starts=12, num_episodes_per_start=4, num_samples=0)
     summary = run_smallest("evaluate", weights, tmp_path / "run", evaluation=sample)
     found = summary["success_rate_low"], summary["success_rate_high"]

@@ -10,14 +10,10 @@ from script_setups import GRID, LORA, SHAPE, config_of, run_here, start_two
 from serving_setups import GRAMMAR, STATE, adapter_weights, asked_of, pipeline, same
 from training_setups import exit_codes, logs
 
+from lactchain import LanguageActor, Rollouts, make_language_env, read_pairs, read_trajectories
 from lactchain.config.settings import GuidedActorConfig, SamplerConfig, ServedConfig, recast
 from lactchain.data.episodes import sampled_episodes
-from lactchain.data.preferences import read_pairs
-from lactchain.data.rollouts import Rollouts
-from lactchain.data.sources import read_trajectories
-from lactchain.environments.language import make_language_env
 from lactchain.errors import ConfigError, ServerError
-from lactchain.models.actor import LanguageActor
 from lactchain.runs.run import Run, read_metrics
 from lactchain.stages.evaluate import EvaluationConfig
 from lactchain.stages.train_bc import WarmStartConfig

@@ -8,15 +8,18 @@ import other_worlds  # noqa: F401  (registers them)
 import pytest
 from script_setups import SHAPE, config_of, run_here
 
+from lactchain import (
+    ConfigError,
+    EnvironmentConfig,
+    OptimalChains,
+    Rollouts,
+    language_env,
+    make_language_env,
+)
 from lactchain.config.parsing import parse, with_values
-from lactchain.config.settings import EnvironmentConfig
 from lactchain.data.base_models import corpus
-from lactchain.data.rollouts import Rollouts
 from lactchain.environments.exact import TabularModel, shortest_paths, solution_lengths
-from lactchain.environments.language import language_env, make_language_env
-from lactchain.environments.scripted import OptimalChains
 from lactchain.environments.views import tabular_model
-from lactchain.errors import ConfigError
 from lactchain.models.loading import load_own_tokenizer
 from lactchain.models.tiny import build_tiny_tokenizer
 from lactchain.stages import run_pipeline
@@ -45,14 +48,9 @@ def preset(*arguments):
 
 def coin(p):
     """From its only state an action ends the episode with probability p, at -2 a throw."""
-    return TabularModel(
-        next_state=np.array([[[1, 0]], [[1, 1]]]),
-        probability=np.array([[[p, 1 - p]], [[1.0, 0.0]]]),
-        reward=np.array([[[-2.0, -2.0]], [[0.0, 0.0]]]),
-        terminal=np.array([False, True]),
-        goal=np.array([False, True]),
-        states=({"state": 0}, {"state": 1}),
-    )
+    after, chance = np.array([[[1, 0]], [[1, 1]]]), np.array([[[p, 1 - p]], [[1.0, 0.0]]])
+    reward, over = np.array([[[-2.0, -2.0]], [[0.0, 0.0]]]), np.array([False, True])
+    return TabularModel(after, chance, reward, over, over, ({"state": 0}, {"state": 1}))
 
 
 @pytest.mark.parametrize("env_id", ["lactchain/GridWorld-v0", "CliffWalking-v1", "Taxi-v4"])

@@ -9,7 +9,7 @@ import pytest
 from other_worlds import Played, rooms
 from script_setups import Says, build_weights, run_smallest
 
-from lactchain import EnvironmentConfig, LanguageEnv, OptimalChains
+from lactchain import ConfigError, EnvironmentConfig, LanguageEnv, OptimalChains, open_run
 from lactchain.data.episodes import all_episodes
 from lactchain.data.exact_values import greedy_share
 from lactchain.data.rollouts import Rollouts, collect, episode_results
@@ -17,8 +17,6 @@ from lactchain.environments.exact import TabularModel, goes_by_reward, optimal_c
 from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import RandomChains
 from lactchain.environments.views import tabular_model
-from lactchain.errors import ConfigError
-from lactchain.inspection.run_view import open_run
 from lactchain.stages.sizing import target_of
 from lactchain.stages.train_bc import BehaviorConfig, behavior_examples
 from lactchain.stages.world_facts import BY_PLAY, measure_world

@@ -94,11 +94,10 @@ def test_brief_shows_what_is_within_the_walls():
     assert env.reset(seed=0)[0] == "- - + -\n# - - #\n# - $ -\n- - - #"
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "name"),
-    [({"size": 3}, "size"), ({"num_boxes": 0}, "num_boxes"), ({"num_rooms": 1.5}, "num_rooms"),
-     ({"size": 6, "num_boxes": 5}, "size"), ({"size": 12, "num_boxes": 3}, "num_rooms")],
-)  # fmt: skip
+@pytest.mark.parametrize(("kwargs", "name"), [
+    ({"size": 3}, "size"), ({"num_boxes": 0}, "num_boxes"), ({"num_rooms": 1.5}, "num_rooms"),
+    ({"size": 6, "num_boxes": 5}, "size"), ({"size": 12, "num_boxes": 3}, "num_rooms"),
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(kwargs, name):
     with pytest.raises(ConfigError, match=f"{name}: expected"):
         language_env("lactchain/Sokoban-v0", kwargs)

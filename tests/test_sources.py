@@ -9,39 +9,24 @@ from datasets import Dataset
 from script_setups import config_of, run_here
 from training_setups import chain_of, episodes, open_run
 
-from lactchain import RunConfig, load_values
+from lactchain import Action, DataError, PreferencePair, RunConfig, load_values, write_trajectories
 from lactchain.data.parquet import write_table
 from lactchain.data.preferences import read_pairs, write_pairs
-from lactchain.data.sources import (
-    TRAJECTORIES,
-    open_pairs,
-    open_trajectories,
-    read_trajectories,
-    write_trajectories,
-)
-from lactchain.errors import DataError
+from lactchain.data.sources import TRAJECTORIES, open_pairs, open_trajectories, read_trajectories
 from lactchain.models.loading import load_tokenizer
 from lactchain.models.prompting import PromptTemplate
-from lactchain.types import Action, PreferencePair
 from lactchain_extras.stages.train_mc import TrainMCConfig
 
 PAIRS = [
     {"prompt": f"{x} 0 up 1 1", "chosen": chain_of(1), "rejected": chain_of(2)} for x in range(6)
 ]
-EPISODES = [
-    {
-        "observations": ["0 0 up 1 1", "0 1 up 1 1", "1 1 up 1 1"],
-        "completions": [chain_of(1), chain_of(2)],
-        "rewards": [-1.0, 4.0],
-        "terminated": True,
-    },
-    {
-        "observations": ["0 0 left 1 1", "0 1 left 1 1"],
-        "completions": [chain_of(1)],
-        "rewards": [-1.0],
-        "terminated": False,
-    },
-] * 4
+FIELDS = ("observations", "completions", "rewards", "terminated")
+TEXTS = ["0 0 up 1 1", "0 1 up 1 1", "1 1 up 1 1"]
+TOLD = [
+    (TEXTS, [chain_of(1), chain_of(2)], [-1.0, 4.0], True),
+    (["0 0 left 1 1", "0 1 left 1 1"], [chain_of(1)], [-1.0], False),
+]
+EPISODES = [dict(zip(FIELDS, told, strict=True)) for told in TOLD] * 4
 
 
 def write(rows, path, kind):

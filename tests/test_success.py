@@ -34,7 +34,7 @@ def test_an_ending_is_a_success_only_where_the_view_says_so(success, told):
     assert not cut.terminated and cut.infos[-1]["success"] is (None if told is None else False)
 
 
-def test_without_a_statement_there_is_no_figure_of_success():
+def test_without_a_statement_there_is_no_figure_of_success_and_no_success_is_cloned():
     silent, told = (
         [played(corridor(success=success)), played(corridor(success=success), '["left"]')]
         for success in (None, every_ending)
@@ -42,18 +42,15 @@ def test_without_a_statement_there_is_no_figure_of_success():
     assert "rollout/success_rate" not in collection_metrics(silent)
     assert success_figures([EpisodeResult({}, None, 1, 1, 1, 0.0)]) == {}
     assert collection_metrics(told)["rollout/success_rate"] == 0.5
-
-
-def test_without_a_statement_no_success_is_cloned():
-    silent = [played(corridor())]
     with pytest.raises(DataError, match="whether they ended well"):
         chosen_episodes(silent, only_successes=True)
     assert chosen_episodes(silent) == silent
 
 
-@pytest.mark.parametrize(
-    "name", ["success_rate", "success_within_2_chains", "actions_over_shortest"]
-)
+NAMES = ("success_rate", "success_within_2_chains", "actions_over_shortest")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_without_a_statement_no_target_goes_by_success(name):
     with pytest.raises(ConfigError, match=f"target: .*{name}.* TextView.success"):
         check_success_known(corridor(), {name: 0.9}, "target")

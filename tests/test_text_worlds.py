@@ -8,10 +8,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import TimeLimit, TransformReward
 
-from lactchain.environments.extractors import Chain, Rejection, make_extractor
+from lactchain import Chain, ChainGrammar, ConfigError, Rejection, make_extractor
 from lactchain.environments.language import INVALID_FEEDBACK, LanguageEnv, TextView, language_env
-from lactchain.errors import ConfigError
-from lactchain.types import ChainGrammar
 
 NAMES = ("move up", "move down")
 

@@ -58,20 +58,17 @@ def test_the_full_view_holds_all_logits_and_says_what_they_cost(caplog):
     assert TokenEnv(top_k=8).replay_bytes() == 80_000_000
 
 
-@pytest.mark.parametrize(("logits", "limit", "ending", "text"), [
-    ((0.0, 0.0, 99.0), 9, (7.0, True, False), ""),
-    ((99.0, 0.0, 0.0), 2, (7.0, False, True), "aa"),
+@pytest.mark.parametrize(("logits", "over", "text"), [
+    ((0.0, 0.0, 99.0), [True, False], ""), ((99.0, 0.0, 0.0), [False, True], "aa"),
 ])  # fmt: skip
-def test_a_sentence_that_ends_is_terminated_and_one_that_is_cut_truncated(
-    logits, limit, ending, text
-):
+def test_a_sentence_that_ends_is_terminated_and_one_that_is_cut_truncated(logits, over, text):
     reward = Mock(return_value=7.0)
-    env = TokenEnv(table(*logits), reward=reward, top_k=2, max_new_tokens=limit)
+    env = TokenEnv(table(*logits), reward=reward, top_k=2, max_new_tokens=2)
     env.reset(seed=0)
     for _ in text[1:]:
         assert env.step(0)[1:4] == (0.0, False, False)
     _, *found, info = env.step(0)
-    assert tuple(found) == ending and info["text"] == text
+    assert found == [7.0, *over] and info["text"] == text
     reward.assert_called_once_with(text, pytest.approx(0.0, abs=1e-6))
     with pytest.raises(gym.error.ResetNeeded):
         env.step(0)
@@ -87,7 +84,7 @@ def test_the_log_probability_is_that_of_the_unperturbed_model():
 
 @pytest.mark.parametrize(("control", "action", "scale"), [
     *(("strength", np.array([a], np.float32), 4.0**-a) for a in (-1, 0, 1)),
-    *(("switch", 0, 1.0), ("switch", 1, 0.25)),
+    ("switch", 0, 1.0), ("switch", 1, 0.25),
 ])  # fmt: skip
 def test_the_action_decides_what_the_token_is_drawn_from(control, action, scale):
     env = TokenEnv(table(1.0, 0.0, 0.0), control=control, top_k=2, max_new_tokens=1)

@@ -123,9 +123,7 @@ def test_a_process_that_sees_several_gpus_trains_on_one(four_gpus, tmp_path):
 
 
 @pytest.mark.parametrize("make", [make_simpo, make_critic], ids=["in update", "in evaluation"])
-def test_a_stop_before_the_first_update_does_not_say_that_something_was_saved(
-    make, tiny, run, run_dir, monkeypatch
-):
+def test_a_stop_before_the_first_update_tells_of_no_save(make, tiny, run, run_dir, monkeypatch):
     trainer = make(tiny, run, lora=True)
     monkeypatch.setattr(guards, "stop_requested", lambda: signal.SIGTERM)
     with pytest.raises(Interrupted, match="give the same command to begin again") as stop:

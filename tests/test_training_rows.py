@@ -41,11 +41,8 @@ def test_special_tokens_in_a_text_are_plain_characters(tokenizer):
 def test_pairs_that_cannot_be_trained_on_are_dropped_and_counted(tokenizer):
     template = PromptTemplate(tokenizer)
     good = PreferencePair(STATES[0], chain_of(2), chain_of(1))
-    bad = [
-        PreferencePair(STATES[0], "", chain_of(1)),
-        PreferencePair(STATES[0], chain_of(1), chain_of(1)),
-        PreferencePair(STATES[0] * 50, chain_of(2), chain_of(1)),
-    ]
+    other = {"chosen": ""}, {"chosen": chain_of(1)}, {"prompt": STATES[0] * 50}
+    bad = [replace(good, **change) for change in other]
     rows, dropped = preference_rows([good, *bad], template, tokenizer, max_length=60)
     assert len(rows) == 1
     assert dropped == {"empty completion": 1, "equal completions": 1, "over-long": 1}
@@ -155,21 +152,14 @@ def test_sampled_tokens_are_kept_and_nothing_said_is_the_end_of_sequence(complet
     assert view.completions == [expected] and view.num_tokens.tolist() == [len(expected)]
 
 
-@pytest.mark.parametrize(("wrong", "said"), [
-    (
-        trajectory(["at 0", "at 1"], [Action("go left\n", (*STAY, EOS))], [0.0]),
-        "episode 1, decision 0.*'stay.*'go left",
-    ),
-    (
-        trajectory(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"], [0.0, 0.0]),
-        "episode 1, decision 1.*the model reads 32",
-    ),
-])  # fmt: skip
-def test_tokens_of_another_text_and_more_than_the_context_are_named(wrong, said):
-    with pytest.raises(DataError, match=said):
-        token_view([ENDED, wrong], TEMPLATE, TOKENIZER, max_length=32)
-
-
-def test_no_decision_is_an_error():
-    with pytest.raises(DataError, match="expected decisions"):
-        token_view([trajectory(["at 0"], [], terminated=False)], TEMPLATE, TOKENIZER)
+def test_tokens_of_another_text_and_more_than_the_context_are_named_and_none_at_all():
+    other = trajectory(["at 0", "at 1"], [Action("go left\n", (*STAY, EOS))])
+    long = trajectory(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"])
+    nothing = trajectory(["at 0"], [], terminated=False)
+    for episodes, said in (
+        ([ENDED, other], "episode 1, decision 0.*'stay.*'go left"),
+        ([ENDED, long], "episode 1, decision 1.*the model reads 32"),
+        ([nothing], "expected decisions"),
+    ):
+        with pytest.raises(DataError, match=said):
+            token_view(episodes, TEMPLATE, TOKENIZER, max_length=32)

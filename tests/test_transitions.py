@@ -96,10 +96,8 @@ def test_a_folder_keeps_every_number_its_shape_and_its_type(dtype, tmp_path):
     found = read_transitions(tmp_path)
     assert_equal(found, data)
     assert found.observations.dtype == dtype and found.actions.dtype == np.int64
-    file = tmp_path / ARRAYS
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
+    content = (tmp_path / ARRAYS).read_bytes()
+    (tmp_path / ARRAYS).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(DataError, match="damaged"):
         read_transitions(tmp_path)
 

@@ -88,17 +88,11 @@ def test_a_rollout_is_a_conversation_with_the_models_own_probabilities(mistral, 
         for said, told, log_p in zip(mask, logprobs, own[:, 0].tolist(), strict=True):
             assert told == (pytest.approx(log_p, abs=1e-4) if said else 0.0)
     assert several > 3
-
-
-def test_what_the_world_says_is_masked_and_stands_where_the_chat_template_has_it(mistral):
-    torch.manual_seed(0)
-    tokenizer, rows = mistral[1], played(mistral, tasks(GRID)[:24])
-    first, said, told = max(
-        zip(rows["prompt_ids"], rows["completion_ids"], rows["env_mask"], strict=True),
-        key=lambda row: row[2].count(0),
-    )
-    text = tokenizer.decode(first + said)
-    world = tokenizer.decode([i for i, by_model in zip(said, told, strict=True) if not by_model])
+    # What the world says is masked, and stands where the chat template has it.
+    n = max(range(24), key=lambda n: rows["env_mask"][n].count(0))
+    said, mask, decode = rows["completion_ids"][n], rows["env_mask"][n], mistral[1].decode
+    text = decode(rows["prompt_ids"][n] + said)
+    world = decode([i for i, by_model in zip(said, mask, strict=True) if not by_model])
     assert text.startswith("<s>[INST]") and text.count("[INST]") == 1 + world.count("[INST]")
     assert all(turn.endswith("[/INST]") for turn in world.split("[INST]")[1:])
 

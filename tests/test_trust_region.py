@@ -31,9 +31,7 @@ def destroying(weights, run_dir, **simpo):
     return config_of("train_simpo", weights, run_dir, values)
 
 
-def test_a_step_that_would_destroy_ends_at_the_bound_where_a_training_is_finished(
-    weights, tmp_path
-):
+def test_a_step_that_would_destroy_ends_at_the_bound_and_the_training_with_it(weights, tmp_path):
     free = run_here("train_simpo", destroying(weights, tmp_path / "free"))
     config = destroying(weights, tmp_path / "bound", target_kl=LIMIT)
     bound = run_here("train_simpo", config)

@@ -12,16 +12,13 @@ from script_setups import SHAPE
 from test_value_trainers import alone
 from training_setups import changed
 
+from lactchain import Action, OptimalChains, RandomChains, Run, make_language_env
 from lactchain.config.settings import ActorConfig, GuidedActorConfig, RunConfig
 from lactchain.data.base_models import prepare_tiny_actor
 from lactchain.data.sources import read_trajectories, write_trajectories
-from lactchain.environments.language import make_language_env
-from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.models.prompting import PromptTemplate, encode_completions
-from lactchain.runs.run import Run
 from lactchain.stages import evaluate
 from lactchain.stages.evaluate import EvaluateConfig, EvaluationConfig
-from lactchain.types import Action
 from lactchain_extras.explorer.inspections import read_inspection
 from lactchain_extras.explorer.report import write_report
 from lactchain_extras.stages import train_ilql, train_mc
