@@ -170,9 +170,7 @@ def critics(monkeypatch):
     gc.enable()
 
 
-def test_exact_values_take_the_place_of_the_trainer_and_nothing_stays(
-    critics, weights, tmp_path, monkeypatch
-):
+def test_exact_values_replace_the_trainer_which_is_gone(critics, weights, tmp_path, monkeypatch):
     def enumerate_alone(*args):
         assert critics and all(critic() is None for critic in critics)
         return exact_policy(*args)

@@ -125,9 +125,7 @@ def test_a_message_that_is_no_reply_is_refused_by_its_server(world, monkeypatch,
     assert line.startswith(f"{world.url}: expected an observation of fields")
 
 
-def test_an_error_of_a_server_and_a_field_to_show_that_is_not_there_are_one_line(
-    world, monkeypatch
-):
+def test_an_error_of_a_server_and_a_field_that_it_lacks_are_one_line(world, monkeypatch):
     reply = {"type": "error", "data": {"code": "C", "message": "a\n" * 100_000}}
     line = answered(world, monkeypatch, reply)
     assert "C: a a a" in line and len(line) < 600 and "\n" not in line

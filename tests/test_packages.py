@@ -155,20 +155,13 @@ def test_the_shipped_packages_become_an_actor_and_a_critic_that_go_through_the_p
     assert (tmp_path / "minilm/1_Pooling/config.json").is_file()
     preset = file.parent.parent / "run_pipeline/smollm2.yaml"
     counts = {
-        "run.run_dir": tmp_path / "run",
-        "actor.model": tmp_path / "smollm2",
-        "critic.config.model": tmp_path / "minilm",
-        "warm_start.behavior.num_chains": 256,
-        "warm_start.target_skill": "null",
+        "run.run_dir": tmp_path / "run", "num_rounds": 1, "actor.model": tmp_path / "smollm2",
+        "critic.config.model": tmp_path / "minilm", "warm_start.behavior.num_chains": 256,
+        "warm_start.target_skill": "null", "simpo.loss.target_kl": "null",
         "actor.decoding": "constrained",  # so few chains do not teach the form
-        "simpo.loss.target_kl": "null",
-        "critic.collect.num_episodes": 16,
-        "simpo.preferences.num_states": 16,
-        "evaluation.num_starts": 12,
-        "evaluation.num_samples": 16,
-        "selection.num_starts": 8,
-        "num_rounds": 1,
-    }
+        "critic.collect.num_episodes": 16, "simpo.preferences.num_states": 16,
+        "evaluation.num_starts": 12, "evaluation.num_samples": 16, "selection.num_starts": 8,
+    }  # fmt: skip
     words = [str(word) for key, value in counts.items() for word in (f"--{key}", value)]
     summary = run_pipeline.main(parse(RunPipelineConfig, ["--config", str(preset), *words]))
     assert summary["num_rounds"] == 1 and summary["num_pairs"] > 0

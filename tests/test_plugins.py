@@ -69,9 +69,7 @@ def test_what_is_not_installed_is_nothing_or_an_error_that_names_the_setting(mon
         find_env("gem:Sudoku")
 
 
-def test_files_of_runs_are_read_by_the_core_alone_and_others_say_what_is_missing(
-    monkeypatch, tmp_path
-):
+def test_the_core_reads_files_of_runs_and_says_what_others_need(monkeypatch, tmp_path):
     monkeypatch.setattr(plugins, "names", lambda group=plugins.ADD_ONS: {})
     episode = trajectory(("a", "b"), ["c"])
     with lactchain.Run.open(tmp_path / "run", lactchain.TrainingConfig()) as run:

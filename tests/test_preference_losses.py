@@ -27,10 +27,9 @@ def drawn(num_states: int, most: int) -> Scored:
     return Scored(logps, sampled, lengths, scores)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "values"),
-    [("dpo", "sigmoid", "log_ratios"), ("ipo", "ipo", "log_ratios"), ("slic", "hinge", "logps")],
-)
+@pytest.mark.parametrize(("name", "kind", "values"), [
+    ("dpo", "sigmoid", "log_ratios"), ("ipo", "ipo", "log_ratios"), ("slic", "hinge", "logps"),
+])  # fmt: skip
 def test_losses_of_pairs_equal_trls_by_best_and_worst(name, kind, values):
     rows, beta = drawn(500, 5), 0.7
     table = getattr(rows, values)

@@ -6,23 +6,14 @@ import numpy as np
 import pytest
 from script_setups import Says
 
+from lactchain import Action, PreferencePair, chain_advantages, make_pairs, read_pairs, write_pairs
 from lactchain.config.settings import EnvironmentConfig, PreferenceConfig
 from lactchain.data.candidates import sample_candidates
-from lactchain.data.preferences import (
-    DROP_REASONS,
-    Candidates,
-    chain_advantages,
-    has_spread,
-    make_pairs,
-    read_pairs,
-    require_pairs,
-    write_pairs,
-)
+from lactchain.data.preferences import DROP_REASONS, Candidates, has_spread, require_pairs
 from lactchain.data.rollouts import Rollouts
 from lactchain.data.sources import read_trajectories
 from lactchain.errors import DataError, NoPairsError
 from lactchain.stages.make_preferences import make_preferences
-from lactchain.types import Action, PreferencePair
 
 
 def action(text: str) -> Action:

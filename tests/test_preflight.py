@@ -15,18 +15,17 @@ from run_setups import start
 from script_setups import GRID, config_of, run_here
 
 import lactchain
+from lactchain import ConfigError, DataError, train_agent
 from lactchain.baselines.settings import TrainCQLConfig, TrainDQNConfig, WorldConfig
 from lactchain.config.parsing import with_values
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.sources import open_pairs, open_trajectories
-from lactchain.errors import ConfigError, DataError
 from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, RECORDED, resolve_weights
 from lactchain.runs import distributed
 from lactchain.runs.folder import has_produced
 from lactchain.runs.preflight import look_up
 from lactchain.stages.evaluate import EvaluateConfig
 from lactchain.stages.rounds import full_keys
-from lactchain.stages.train_agent import train_agent
 from lactchain.stages.train_critic import TrainCriticConfig
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.files import stand_for

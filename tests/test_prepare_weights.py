@@ -13,12 +13,10 @@ from conftest import ROOT
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from safetensors.torch import load_file
 
-from lactchain.config.parsing import parse
+from lactchain import ConfigError, DataError, make_language_env, parse
 from lactchain.config.settings import ActorConfig, EnvironmentConfig, TrainingConfig
 from lactchain.config.weights import TinyModelConfig
-from lactchain.environments.language import make_language_env
 from lactchain.environments.scripted import random_play_texts
-from lactchain.errors import ConfigError, DataError
 from lactchain.models.adapters import base_checksum
 from lactchain.models.loading import load_actor
 from lactchain.models.weights import resolve_weights
@@ -114,10 +112,9 @@ def test_without_network_the_command_and_the_licence_are_named(tmp_path):
     assert str(error.value).endswith(command)
 
 
-@pytest.mark.parametrize(
-    ("error_class", "says"),
-    [(GatedRepoError, "accept its licence"), (RepositoryNotFoundError, "no such")],
-)
+@pytest.mark.parametrize(("error_class", "says"), [
+    (GatedRepoError, "accept its licence"), (RepositoryNotFoundError, "no such"),
+])  # fmt: skip
 def test_a_model_without_access_is_explained(tmp_path, monkeypatch, error_class, says):
     refuse = Mock(side_effect=error_class.__new__(error_class))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)

@@ -9,10 +9,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TransformReward
 
-from lactchain import LanguageEnv, TextView
+from lactchain import DataError, EnvironmentFault, LanguageEnv, TextView
 from lactchain.baselines.member_envs import MemberEnvs
 from lactchain.baselines.state_files import load_state, save_state
-from lactchain.errors import DataError, EnvironmentFault
 
 STEPS_BEFORE, STEPS_AFTER = 13, 25
 SEEN = "its observation is .* and was "

@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 from script_setups import run_smallest
 
-from lactchain import Action, PreferenceConfig
+from lactchain import Action, PreferenceConfig, Rollouts, collect, make_preferences, read_pairs
 from lactchain.config.settings import EnvironmentConfig, HeldBackConfig
 from lactchain.data.candidates import sample_candidates
 from lactchain.data.episodes import RecordedText, recorded_texts
-from lactchain.data.preferences import read_pairs
-from lactchain.data.rollouts import Rollouts, collect
 from lactchain.data.sources import read_trajectories
 from lactchain.environments.scripted import OptimalChains, RandomChains
 from lactchain.errors import ConfigError, DataError
-from lactchain.stages.make_preferences import make_preferences
 from lactchain.stages.train_bc import BehaviorConfig, played_examples
 from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.stages.world_facts import measure_world

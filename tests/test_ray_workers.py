@@ -108,9 +108,7 @@ def test_a_piece_whose_worker_is_killed_is_made_all_the_same(play, tmp_path):
 
 
 @cluster
-def test_a_piece_that_kills_its_workers_ends_the_command_which_goes_on(
-    play, two, tmp_path, monkeypatch
-):
+def test_a_piece_that_kills_workers_ends_a_command_that_goes_on(play, two, tmp_path, monkeypatch):
     two.end()
     monkeypatch.setattr("lactchain_extras.serving.ray_workers.RETRIES", 0)
     with pytest.raises(ProcessLost, match="1 of them have died at piece .*the same command"):

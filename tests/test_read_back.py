@@ -11,6 +11,7 @@ import pytest
 from run_folders import write_run
 from script_setups import build_weights, config_of
 
+from lactchain import DataError, Run, open_run, read_pairs, read_trajectories
 from lactchain.config.settings import CriticConfig, PlayerConfig, RunConfig
 from lactchain.data.evaluations import (
     EpisodeResult,
@@ -21,16 +22,11 @@ from lactchain.data.evaluations import (
     write_values,
 )
 from lactchain.data.parquet import write_table
-from lactchain.data.preferences import read_pairs
 from lactchain.data.samples import SAMPLES
-from lactchain.data.sources import read_trajectories
-from lactchain.errors import DataError
-from lactchain.inspection.run_view import open_run
 from lactchain.models.actor import POLICY_FILE, read_policy
 from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, read_adapter_record
 from lactchain.runs import process
 from lactchain.runs.folder import check_inputs, inputs_of
-from lactchain.runs.run import Run
 from lactchain.stages.round_results import RoundResults
 from lactchain.stages.run_pipeline import sized
 from lactchain.stages.train_critic import TrainCriticConfig

@@ -50,9 +50,7 @@ class Says:
     (half, lambda number, text: 0.0, 1 / 2, 0),
     (lambda number: CHAINS[0], lambda number, text: float(number), 1, 0),  # says one thing
 ])  # fmt: skip
-def test_a_policy_reads_as_far_as_its_completions_tell_the_states_apart(
-    chain_of, likes, accuracy, skill
-):
+def test_a_policy_reads_as_far_as_it_tells_states_apart(chain_of, likes, accuracy, skill):
     found = retrieval_figures(Says(chain_of, likes), ENV, [str(n) for n in range(BATCH)], seed=0)
     figures = {"answered_rate": 1.0, "retrieval_accuracy": accuracy, "retrieval_skill": skill}
     assert found == pytest.approx(figures)

@@ -134,9 +134,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("generating", "training", "where", "gpus"), CASES.values(), ids=CASES)
-def test_servers_and_training_share_the_gpus(
-    recipe, generating, training, where, gpus, monkeypatch
-):
+def test_servers_and_training_share_gpus(recipe, generating, training, where, gpus, monkeypatch):
     """The code of the recipe is that of training: here 4."""
     script = recipe(str(generating), str(training), "--config", CONFIG, **where)
     assert script.wait(60) == 4

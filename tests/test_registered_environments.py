@@ -12,11 +12,10 @@ from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_checker import check_env as check_env_sb3
 
 import lactchain.worlds  # noqa: F401  registers
-from lactchain import ConfigError, RunConfig, language_env, make_vector_env, train_agent
+from lactchain import ConfigError, GridWorld, RunConfig, language_env, make_vector_env, train_agent
 from lactchain.baselines.member_envs import ResumableLoop, make_numeric_env, spaces_of
 from lactchain.baselines.settings import LoopConfig, TrainPPOConfig, WorldConfig
 from lactchain.environments.registry import name_modules
-from lactchain.worlds.gridworld import GridWorld
 
 IDS = sorted(env_id for env_id in gym.registry if env_id.startswith("lactchain/"))
 

@@ -14,22 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import HOSTILE, hostile_trajectory, write_run, write_text_run
 
+from lactchain import Chain, PreferencePair, Run, RunConfig, open_run, write_pairs
 from lactchain.config.parsing import to_yaml
-from lactchain.config.settings import RunConfig
 from lactchain.data.alarms import RULES
 from lactchain.data.evaluations import EpisodeResult, write_episodes
-from lactchain.data.preferences import write_pairs
 from lactchain.data.sources import write_trajectories
-from lactchain.environments.extractors import Chain
 from lactchain.errors import ConfigError, DataError, Interrupted
-from lactchain.inspection.run_view import open_run
-from lactchain.runs.run import Run
 from lactchain.stages import run_pipeline
 from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.stage_run import LivePage, write_page
 from lactchain.storage.files import append_json_lines
 from lactchain.storage.manifests import read_run_file, write_run_file
-from lactchain.types import PreferencePair
 from lactchain_extras.explorer import rollout_tables
 from lactchain_extras.explorer.contents import contents
 from lactchain_extras.explorer.report import environment, render, write_report
