@@ -31,11 +31,17 @@ def destroying(weights, run_dir, **simpo):
     return config_of("train_simpo", weights, run_dir, values)
 
 
-def test_a_step_that_would_destroy_ends_at_the_bound_and_the_training_with_it(weights, tmp_path):
-    free = run_here("train_simpo", destroying(weights, tmp_path / "free"))
+@pytest.fixture(scope="module")
+def free(weights, tmp_path_factory):
+    """A training without a bound: its folder and its summary."""
+    run_dir = tmp_path_factory.mktemp("free") / "run"
+    return run_dir, run_here("train_simpo", destroying(weights, run_dir))
+
+
+def test_a_step_that_would_destroy_ends_at_the_bound_and_the_training_too(free, weights, tmp_path):
     config = destroying(weights, tmp_path / "bound", target_kl=LIMIT)
     bound = run_here("train_simpo", config)
-    assert free["kl_from_sampling"] > 1
+    assert free[1]["kl_from_sampling"] > 1
     assert 0 <= bound["kl_from_sampling"] <= LIMIT and bound["kl_to_sampling"] >= 0
     records = [r for r in read_metrics(tmp_path / "bound") if "kl/from_sampling" in r]
     assert 3 <= records[-1]["step"] < 6
@@ -48,9 +54,8 @@ def test_a_step_that_would_destroy_ends_at_the_bound_and_the_training_with_it(we
     assert again["kl_from_sampling"] == bound["kl_from_sampling"]
 
 
-def test_a_bound_needs_what_the_policy_said(weights, tmp_path):
-    run_here("train_simpo", destroying(weights, tmp_path / "run"))
-    pairs = read_pairs(tmp_path / "run/pairs")
+def test_a_bound_needs_what_the_policy_said(free, weights, tmp_path):
+    pairs = read_pairs(free[0] / "pairs")
     assert all(pair.sampled_logprobs and sum(pair.sampled_logprobs) < 0 for pair in pairs)
     write_pairs(tmp_path / "pairs.parquet", [replace(p, sampled_logprobs=()) for p in pairs])
     config = destroying(weights, tmp_path / "other", target_kl=LIMIT)
