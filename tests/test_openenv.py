@@ -123,10 +123,8 @@ def test_a_time_limit_is_no_ending_and_success_stands_apart_from_the_reward(grid
     assert listed == written
 
 
-NO_TEXTS = (3, None, True, {"text": "x"}, 0.5)
-
-
 def test_what_is_not_understood_is_an_error_in_words_and_the_session_goes_on(grid):
+    no_texts = (3, None, True, {"text": "x"}, 0.5)
     wrong = [
         ("no json", "INVALID_JSON", "Expecting value"),
         (b"\xff", "INVALID_JSON", "Expecting value"),
@@ -146,7 +144,7 @@ def test_what_is_not_understood_is_an_error_in_words_and_the_session_goes_on(gri
         (step("early"), "VALIDATION_ERROR", "expected a reset before it"),
         ({"type": "step", "data": {"txt": "x"}}, "VALIDATION_ERROR", "expected the field text"),
         (reset(seed=1), None, None),
-        *((step(text), "VALIDATION_ERROR", "text: expected a text") for text in NO_TEXTS),
+        *((step(text), "VALIDATION_ERROR", "text: expected a text") for text in no_texts),
         (step('["turn left"]'), None, None),
     ]
     replies = ask(grid, *(message for message, *_ in wrong))

@@ -110,10 +110,8 @@ def longer(told, most):
     return {"answers": [[*said, "[]"] if len(said) == most else said for said in told["answers"]]}
 
 
-NO_ANSWERS = (None, 7, [7], [[7]], ["text"], {"a": []})
-
-
 def test_a_result_that_is_not_what_it_says_is_refused(result, tmp_path):
+    no_answers = (None, 7, [7], [[7]], ["text"], {"a": []})
     path, written = result
     told, forged = read_sealed(written, ""), tmp_path / "forged.json"
     answers, lengths = told["answers"], [*map(len, told["answers"])]
@@ -125,7 +123,7 @@ def test_a_result_that_is_not_what_it_says_is_refused(result, tmp_path):
         (longer(told, lengths[0]), "come to|expected"),
         (longer(told, max(lengths)), "answers: expected none behind the end of a task"),
         ({"panel": "0" * 64}, "of another panel"),
-        *(({"answers": none}, "expected a list of texts for each task") for none in NO_ANSWERS),
+        *(({"answers": none}, "expected a list of texts for each task") for none in no_answers),
     ):
         write_sealed(forged, told | change)
         with pytest.raises(DataError, match=words):

@@ -210,7 +210,7 @@ def test_errors_of_stages_name_the_settings_of_the_pipeline(weights, tmp_path):
         run_here("run_pipeline", config_of("run_pipeline", weights, tmp_path / "run", values))
     for part, said, told in (
         ("simpo", "training.extra.x: no such argument", "simpo.training.extra.x: no"),
-        ("warm_start", "target_skill: expected a skill", "warm_start.target_skill: expected"),
+        ("warm_start", "target_skill: expected 0.2", "warm_start.target_skill: expected 0.2"),
         ("simpo", "actor.lora: expected an adapter", "actor.lora: expected"),
     ):
         with pytest.raises(ConfigError, match=f"^{told}"), full_keys(part):

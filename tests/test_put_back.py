@@ -141,11 +141,8 @@ def put_back(entry_point, folder):
 
 
 @pytest.mark.parametrize("entry_point", [
-    Walk,
-    Harder,
-    Replaces,
-    partial(normalised, [NormalizeObservation]),
-    partial(normalised, [NormalizeReward]),
+    Walk, Harder, Replaces,
+    partial(normalised, [NormalizeObservation]), partial(normalised, [NormalizeReward]),
     partial(normalised, [NormalizeObservation, NormalizeReward, NormalizeObservation]),
 ])  # fmt: skip
 def test_what_is_kept_over_episodes_is_put_back_to_the_bit(entry_point, tmp_path):

@@ -140,14 +140,17 @@ def test_more_workers_than_the_cluster_has_room_for_are_refused(two):
         list(serving.workers("ray:3")(str, [("a", 0)], lambda: None))
 
 
-def test_a_cluster_that_does_not_answer_is_named_and_a_signal_while_it_begins_stops_the_command(
-    monkeypatch,
-):
+def test_a_cluster_that_does_not_answer_is_named(monkeypatch):
+    monkeypatch.setattr(pytest.importorskip("ray"), "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    pieces = iter([("a", 0)])
+    with pytest.raises(ConfigError, match="--workers: no cluster of Ray at 127.0.0.1:1"):
+        next(serving.workers("ray:4")(str, pieces, lambda: None))
+
+
+def test_a_signal_while_the_cluster_begins_stops_the_command(monkeypatch):
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(ConfigError, match="--workers: no cluster of Ray at 127.0.0.1:1"):
-        list(serving.workers("ray:4")(str, [("a", 0)], lambda: None))
     monkeypatch.setattr(ray, "init", lambda *_, **__: sys.exit(15))
     with pytest.raises(Interrupted) as stop:
         list(serving.workers("ray:5")(str, [("a", 0)], lambda: None))

@@ -278,20 +278,22 @@ def test_a_run_that_was_killed_before_it_wrote_anything_begins_again(run_dir):
     refused(run_dir, ConfigError, r"expected a run or nothing, found \['notes'\]")
 
 
+@pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_finished_run_keeps_its_result_alone_unless_it_is_asked_to(run_dir, keeps, monkeypatch):
+def test_a_finished_run_keeps_its_result_alone_unless_asked(run_dir, keeps, killed, monkeypatch):
     """What another has put beside checkpoints stays when they go."""
     run_settings = settings.RunConfig(run_dir=str(run_dir), keep_checkpoints=keeps)
     config = replace(CONFIG, run=run_settings)
-    monkeypatch.setattr(Run, "_forget_checkpoints", lambda run: None)
-    with Run.of(config) as run:
+    with monkeypatch.context() as patch, Run.of(config) as run:
         for step in (2, 4):
             save_checkpoint(run, step, {"step": step})
+        (run_dir / "checkpoints" / "notes.txt").write_text("another's")
+        if killed:
+            patch.setattr(Run, "_forget_checkpoints", lambda run: None)
         run.finish({})
-    monkeypatch.undo()  # killed between the summary and that, in the midst of other removals
-    for half in ("checkpoint-1", "checkpoint-0"):
-        (run_dir / "checkpoints" / half).mkdir()
-    (run_dir / "checkpoints" / "notes.txt").write_text("another's")
-    Run.of(config).close()
+    if killed:  # between the summary and that, in the midst of other removals
+        for half in ("checkpoint-1", "checkpoint-0"):
+            (run_dir / "checkpoints" / half).mkdir()
+        Run.of(config).close()
     left = {path.name for path in run_dir.glob("checkpoints/*")}
     assert left == {"notes.txt", *(("checkpoint-2", "checkpoint-4") if keeps else ())}

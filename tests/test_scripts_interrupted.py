@@ -12,8 +12,6 @@ from training_setups import exit_codes, logs
 
 from lactchain.runs.run import Run, read_metrics
 
-TRAINERS = ["train_critic", "train_simpo"]
-
 
 def stopped_and_resumed(weights, tmp_path, *words, **variables):
     """Has a signal end a rollout after some files, and the same command go on.
@@ -77,7 +75,7 @@ def test_processes_that_do_not_share_a_folder_are_told_so(weights, tmp_path):
         assert "a file system that all machines share" in line and "--run.run_dir" in line
 
 
-@pytest.mark.parametrize("script", TRAINERS)
+@pytest.mark.parametrize("script", ["train_critic", "train_simpo"])
 def test_two_processes_play_as_one_does_and_one_of_them_speaks(script, finished, weights, tmp_path):
     run_dir, data = tmp_path / "run", RESULTS[script][0]
     ended = exit_codes(start_two(script, config_of(script, weights, run_dir)))

@@ -65,10 +65,6 @@ def test_the_command_says_where_it_serves_and_ends_in_silence_amid_play(number):
     assert taken.returncode == 2 and "take another, or 0 for a free one" in taken.stderr
 
 
-def num_connections(process):
-    return sum(one.status == psutil.CONN_ESTABLISHED for one in process.net_connections())
-
-
 @contextmanager
 def two_processes(*words):
     """A server of two, its URL, and both."""
@@ -88,7 +84,8 @@ def test_processes_have_equal_shares_of_the_sessions_and_one_that_died_leaves_it
         with ExitStack() as sessions:
             for _ in range(6):
                 said(sessions.enter_context(session(url)), reset(seed=0))
-            assert [*map(num_connections, both)] == [3, 3]
+            taken = [[c.status for c in one.net_connections()] for one in both]
+            assert [states.count(psutil.CONN_ESTABLISHED) for states in taken] == [3, 3]
             assert httpx2.get(f"{url}/health").json() == {"status": "healthy"}
             both[0].kill()
             told = process.stdout.readline()

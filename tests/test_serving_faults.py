@@ -62,7 +62,6 @@ class Retokenised(Turned):
         choice["text"] = tokenizer.decode([swap.get(i, i) for i in choice["token_ids"]][:-1])
 
 
-NAN = {"token_logprobs": [float("nan")] * 9}
 ELSEWHERE = "http://127.0.0.1:1/elsewhere"
 CHANGES = {
     "a page": (becoming(answer(200, "<html>Welcome!</html>")), "expected JSON, got '<html>"),
@@ -75,7 +74,7 @@ CHANGES = {
     "other flags": (becoming(refusal(400, "longest is 8")), "longest is 8"),
     "other tokens": (Retokenised, "the completion's text: expected"),
     "no tokens": (turned(token_ids=None), "expected a completion with its tokens"),
-    "no numbers": (turned(logprobs=NAN), "log-probability nan"),
+    "no numbers": (turned(logprobs={"token_logprobs": [float("nan")] * 9}), "log-probability nan"),
 }  # fmt: skip
 
 

@@ -89,10 +89,7 @@ def test_long_episodes_do_not_underflow():
     assert np.isfinite(targets.rewards).all()
 
 
-SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=9)
-
-
-@given(SEQUENCES)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=9))
 def test_what_sequences_share_in_one_row_is_there_once(sequences):
     trees = prefix_trees(sequences, pad_token_id=9, capacity=1000)
     distinct = {tuple(s[: n + 1]) for s in sequences for n in range(len(s))}

@@ -36,14 +36,22 @@ from lactchain.trainers import guards
 from lactchain.trainers.base import train
 
 
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    """The folder of a training that came to its end; to be copied, never changed."""
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    train_here("simpo", tiny, run_dir, {"lora": True})
+    return run_dir
+
+
 class Bomb:
     def __reduce__(self):
         return exec, ("raise SystemExit('a pickle was run')",)
 
 
-def test_a_forged_state_is_refused_by_name_and_nothing_of_it_is_run(tiny, run_dir):
+def test_a_forged_state_is_refused_by_name_and_nothing_of_it_is_run(tiny, whole, run_dir):
     """Whoever can forge a file can forge its manifest, too."""
-    train_here("simpo", tiny, run_dir, {"lora": True})
+    shutil.copytree(whole, run_dir)
     shutil.rmtree(run_dir / "checkpoints/checkpoint-9")
     checkpoint = run_dir / "checkpoints/checkpoint-8"
     manifest = verify_manifest(checkpoint)
@@ -164,9 +172,9 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stands(kind, tiny, run_dir
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "adapter_model.safetensors"])
-def test_a_damaged_checkpoint_is_set_aside_and_a_foreign_file_is_not(name, tiny, run_dir, caplog):
+def test_a_damaged_checkpoint_is_set_aside_but_no_foreign_file(name, tiny, whole, run_dir, caplog):
     """By one flipped bit; older checkpoints are gone by then."""
-    train_here("simpo", tiny, run_dir, {"lora": True})
+    shutil.copytree(whole, run_dir)
     expected, folder = final_state(run_dir), run_dir / "checkpoints"
     assert {path.name for path in folder.iterdir()} == {"checkpoint-8", "checkpoint-9"}
     (folder / "checkpoint-8" / ".DS_Store").touch()

@@ -220,8 +220,8 @@ def test_ilql_stitches_what_no_episode_shows_whole(run, tmp_path):
     settings = ILQLConfig(gamma=GAMMA, expectile=0.9, tau=0.05, cql_weight=0.001)
     start = mean_return(view, GAMMA)
     model = ValueModel.from_actor(config, method="ilql", gamma=GAMMA, num_q_heads=2, start=start)
-    told = {"max_steps": 400, "learning_rate": 2e-3, "extra": {"adam_beta2": 0.95}}
-    training = TrainingConfig(batch_size=5, **told)
+    pace = {"max_steps": 400, "learning_rate": 2e-3, "extra": {"adam_beta2": 0.95}}
+    training = TrainingConfig(batch_size=5, **pace)
     trainer = ILQLTrainer(model, arguments(training, run), view, settings, run=run)
     train(trainer)
     save_result(trainer, run.path("values"))
