@@ -20,7 +20,7 @@ from lactchain.stages.train_bc import WarmStartConfig
 from lactchain_extras.serving.dialects import DIALECTS
 from lactchain_extras.serving.policy import ServedActor
 from lactchain_extras.serving.servers import adapter_name, may_be, record, sync, unload
-from lactchain_extras.serving.transport import transport_of
+from lactchain_extras.serving.transport import Transport, transport_of
 
 
 @pytest.mark.parametrize("decoding", ["free", "constrained"])
@@ -141,8 +141,7 @@ def test_the_next_adapter_is_loaded_before_the_last_one_goes(engine, adapters):
 
 def test_an_adapter_that_a_server_does_not_take_is_one_line(engine, adapters, monkeypatch):
     monkeypatch.setattr(engine, "max_rank", 3)
-    # vLLM says so by a 500.
-    monkeypatch.setattr("lactchain_extras.serving.transport.ORDER_SECONDS", 0.1)
+    monkeypatch.setattr(Transport.tell, "__defaults__", (None, 0.1))  # vLLM says so by a 500
     config = asked_of(engine, adapter=str(adapters[2]))
     with pytest.raises(ServerError, match="LoRA rank 4 is greater than max_lora_rank 3"):
         ServedActor.from_config(config, GRAMMAR)

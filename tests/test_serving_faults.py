@@ -14,7 +14,7 @@ from lactchain.data.sources import read_trajectories
 from lactchain.errors import LactChainError, ServerError
 from lactchain_extras.serving.policy import ServedActor, drift
 from lactchain_extras.serving.servers import identity
-from lactchain_extras.serving.transport import KEY
+from lactchain_extras.serving.transport import KEY, Transport
 
 
 class Changing(Engine):
@@ -166,7 +166,7 @@ class Full(Engine):
 
 
 def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adapters, monkeypatch):
-    monkeypatch.setattr("lactchain_extras.serving.transport.ORDER_SECONDS", 0.1)
+    monkeypatch.setattr(Transport.tell, "__defaults__", (None, 0.1))
     with serving(Full(weights / "actor", GRAMMAR)) as engine:
         first, second = (asked_of(engine, adapter=str(folder)) for folder in adapters[:2])
         actor = ServedActor.from_config(first, GRAMMAR)
