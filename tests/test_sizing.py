@@ -150,7 +150,7 @@ def test_the_preset_leaves_no_number_to_the_world_that_no_rule_fills():
     assert (filled.environment.invalid_penalty, filled.environment.chain_cost) == (-1.0, 0.02)
     assert filled.warm_start.behavior == BehaviorConfig(25_600, competent_fraction=0.1)
     assert filled.simpo.preferences.num_states == 3840
-    assert filled.simpo.training.num_epochs == 10  # 38,400 rows
+    assert filled.simpo.training.num_epochs == 14  # 53,760 rows
 
 
 @pytest.mark.parametrize(("world", "num_ways", "num_chains", "share"), [
@@ -200,7 +200,7 @@ def test_a_number_says_which_half_of_its_rule_it_comes_from():
 def test_what_is_given_is_kept_and_counts_in_what_follows():
     given = preset("--critic.config.gamma", "0.5", "--simpo.preferences.num_states", "100")
     filled, chosen = fill(given, measure_world(GRID), processes=1)
-    assert filled.critic.config.gamma == 0.5 and filled.simpo.training.num_epochs == 399
+    assert filled.critic.config.gamma == 0.5 and filled.simpo.training.num_epochs == 532
     assert "critic.config.gamma" not in chosen
 
 

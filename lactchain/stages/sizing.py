@@ -38,9 +38,9 @@ FEWEST_CLONES, MOST_CLONES = 25_600, 150_000
 CLONES_OF_A_WAY, MOST_CLONES_OF_A_WAY = 50, 200
 """A tenth of the fewest clones has each of the 48 best ways of the 4x4 grid 53 times. Lights out,
 where all of a text decides each action, is learnt by 200 and not by 50."""
-ROWS_OF_AN_ACTION = 9
+ROWS_OF_AN_ACTION = 12
 """Rows of SimPO, with repetition, for each action of each state's solution in a round. A tiny actor
-learns the 4x4 grid by the pairs of one round in 600 updates of 64, and needs two of 480."""
+learns the 4x4 grid by the pairs of one round in 840 updates of 64, and needs two of 480."""
 
 
 def target_of(world: WorldFacts) -> tuple[dict[str, float], str]:
