@@ -100,8 +100,8 @@ def folder_of(module: str, function: str, what: str) -> Any:
 
 
 weights = folder_of("script_setups", "build_weights", "A tiny actor and encoder.")
-tiny = folder_of("training_setups", "build_weights", "Others, for the trainings of that.")
-small = folder_of("test_tiny_models", "build_small", "Others, of another tokenizer.")
+tiny = folder_of("training_setups", "build_weights", "An actor and encoder for its trainings.")
+small = folder_of("test_tiny_models", "build_small", "Pairs of these, and other tokenizers.")
 seeds = folder_of("browser", "two_seeds", "The folders of two seeds of a pipeline without models.")
 
 

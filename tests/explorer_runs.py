@@ -92,9 +92,9 @@ class GridRun:
         evaluations.write_episodes(folder / "episodes.json", results)
 
     def _result(self, trajectory, length: int) -> evaluations.EpisodeResult:
-        state, actions = trajectory.infos[0]["state"], sum(trajectory.num_actions)
-        told = trajectory.terminated, len(trajectory), actions, int(length)
-        return evaluations.EpisodeResult(state, *told)
+        counts = {"num_chains": len(trajectory), "num_actions": sum(trajectory.num_actions)}
+        state, success = trajectory.infos[0]["state"], trajectory.terminated
+        return evaluations.EpisodeResult(state, success, **counts, shortest=int(length))
 
     def _policy(self, skill: float):
         def completion(_: str) -> str:

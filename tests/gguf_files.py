@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-TEXTS = ["The goal is 2 to the right and 13 down.", "It's a grid; you face up or don't.", "é漢🙂 x"]
+TEXTS = ["The goal is 2 to the right and 13 down.", "It's a grid; you face up, or don't."]
+TEXTS += ["é漢🙂 x"]
 UNKNOWN, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"

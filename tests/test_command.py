@@ -133,7 +133,8 @@ def test_the_quickstart_is_the_tiny_recipe_or_a_named_one_on_two_processes():
 
 
 def test_a_mistake_in_a_quickstart_is_one_line_and_starts_nothing(tmp_path):
-    mistakes = {"--run.sed": "run.sed: no such key", "--num_rounds": "num_rounds: expected"}
+    mistakes = {"--run.sed": "run.sed: no such key; did you mean run.seed"}
+    mistakes["--num_rounds"] = "num_rounds: expected at least 1, got -3"
     for name, told in mistakes.items():
         refused = run("quickstart", name, "-3", cwd=tmp_path)
         assert (refused.returncode, refused.stdout) == (2, "")

@@ -108,7 +108,7 @@ BOMB += "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise
     ("a: [", "expected YAML"),
     ("run: !!python/object/apply:os.getcwd []\n", "expected YAML, got could not determine"),
 ])  # fmt: skip
-def test_a_mistake_is_one_line_that_names_the_key(tmp_path, given, expected):
+def test_a_mistake_is_one_line_and_names_the_key_where_there_is_one(tmp_path, given, expected):
     """In a file, or on the command line."""
     argv = given.split() if given[:2] == "--" else ["--config", write(tmp_path / "a.yaml", given)]
     with pytest.raises(ConfigError, match="^[^\n]*$") as error:

@@ -94,7 +94,7 @@ def test_the_share_that_a_type_keeps_is_measured(dtype, base, adapter, tmp_path)
     assert export.main(config) == summary
 
 
-def test_an_export_rounds_no_model_beside_and_alone_does_no_more(base, adapter, tmp_path):
+def test_an_export_rounds_no_model_beside_it_and_only_rounds_a_plain_actor(base, adapter, tmp_path):
     beside, _ = load_actor(ActorConfig(str(base), dtype="float32"))
     before = logprobs(beside)
     actor = ActorConfig(str(base))

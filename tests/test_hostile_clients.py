@@ -49,7 +49,7 @@ def test_pages_of_other_servers_may_not_play(url, origin):
     assert status(url, Origin=origin) == 403
 
 
-def test_programs_and_pages_of_this_server_may_play_and_a_name_that_leads_here_makes_none(url):
+def test_programs_and_own_pages_may_play_and_no_page_by_a_name_that_leads_here(url):
     name = f"evil.example:{url.rpartition(':')[2]}"
     assert status(url, Origin=f"http://{name}", Host=name) == 403
     for origin in (None, url):

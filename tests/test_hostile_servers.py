@@ -75,7 +75,8 @@ FAULTS = {
     "bad chunks": saying(CHUNKED + b"zz\r\n{}\r\n"),
     "no gzip": saying(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"),
     "a status that is none": saying(b"HTTP/1.1 999 What\r\nContent-Length: 0\r\n\r\n"),
-    "elsewhere": saying(b"HTTP/1.1 302 F\r\nLocation: file:///x\r\nContent-Length: 0\r\n\r\n"),
+    # Whoever follows it gets the good answer.
+    "elsewhere": saying(b"HTTP/1.1 302 F\r\nLocation: /0/0\r\nContent-Length: 0\r\n\r\n"),
     "busy": saying(b"HTTP/1.1 503 Busy\r\nRetry-After: 1e999\r\nContent-Length: 0\r\n\r\n"),
     "another protocol": saying(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", then=60),
 }

@@ -250,10 +250,15 @@ def test_a_world_without_states_or_starts_to_compare_is_refused_before_play(weig
     unlisted = replace(GRID, id="others/Blackjack-v0", template=None, kwargs={}, max_chain_length=1)
     one_start = replace(GRID, kwargs={"size": 2, "start": [0, 0, 0], "goal": [1, 1]})
     free = replace(sampler(weights), decoding="free")
-    refused = (unlisted, "a world that lists states"), (one_start, "two start states to")
-    for world, words in refused:
+    refused = (unlisted, "a world that lists states"), (one_start, "two .* to compare, got 1")
+    for number, (world, words) in enumerate(refused):
+        folder = tmp_path / str(number)
         with pytest.raises(ConfigError, match=f"expected {words}"):
-            stage.main(settings(weights, tmp_path / words, environment=world, actor=free))
-    for name in ("num_replays", "num_starts"):  # of a single one nobody can tell luck
+            stage.main(settings(weights, folder, environment=world, actor=free))
+        assert not (folder / "states.json").exists()  # written before anything is played
+
+
+def test_of_a_single_play_or_start_nobody_can_tell_luck():
+    for name in ("num_replays", "num_starts"):
         with pytest.raises(ValueError, match=f"{name}: expected at least 2"):
             stage.JudgeConfig(**{name: 1})

@@ -301,7 +301,8 @@ SCHEMA = {"action": {"properties": {"text": {"type": "string"}}, "required": ["t
 ODD = [[1, 2], "text", 3, {"action": []}]
 ODD += [{"action": {"properties": properties}} for properties in (3, {"a": 1})]
 GRAMMARS = [None, {}, {"action_names": 5}, {"action_names": "ab"}, {"action_names": ["a", "a"]}]
-ODD_PAGES = [({"/schema": told, "/manifest": told}, "one required text, got") for told in ODD]
+NO_TEXT = "one required text, got fields"
+ODD_PAGES = [({"/schema": told, "/manifest": told}, NO_TEXT) for told in ODD]
 for told in GRAMMARS:
     manifest_of = {"grammar": told, "tasks": 0, "max_chains": 3}
     ODD_PAGES.append(({"/schema": SCHEMA, "/manifest": manifest_of}, "the manifest.*a fault"))

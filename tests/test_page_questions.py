@@ -32,16 +32,19 @@ class Visitor:
         page.goto(path.as_uri())
         page.wait_for_selector("body[data-ready=yes]")
 
-    def click(self, selector, how="click", *value) -> None:
+    def click(self, selector) -> None:
+        self._do(self.page.click, selector)
+
+    def _do(self, deed, *given) -> None:
         self.clicks += 1
         assert self.clicks <= MOST_CLICKS
-        getattr(self.page, how)(selector, *value)
+        deed(*given)
 
     def choose(self, selector, value) -> None:
-        self.click(selector, "select_option", value)
+        self._do(self.page.select_option, selector, value)
 
     def slide(self, selector, value) -> None:
-        self.click(selector, "fill", value)
+        self._do(self.page.fill, selector, value)
 
     def texts(self, selector) -> list[str]:
         return self.page.locator(selector).all_inner_texts()

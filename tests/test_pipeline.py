@@ -236,7 +236,9 @@ def test_the_result_of_a_run_is_the_clone_where_no_round_is_as_good(target, rate
 
 
 @pytest.mark.parametrize(("change", "result"), [(-0.02, 2), (-1.0, 1)])
-def test_where_returns_alone_tell_the_last_round_no_worse_is_chosen(change, result, monkeypatch):
+def test_by_returns_alone_the_last_round_that_is_no_worse_is_the_result(
+    change, result, monkeypatch
+):
     luck = np.random.default_rng(0).choice([-1.0, 1.0], 500)
     moved = np.where(np.arange(500) < 20, np.where(np.arange(500) % 2, 3, -3), 0) + change
     returns = {0: luck - 1, 1: luck, 2: luck + moved}

@@ -209,7 +209,7 @@ def test_errors_of_stages_name_the_settings_of_the_pipeline(weights, tmp_path):
     with pytest.raises(ConfigError, match="^critic.config.max_length: expected"):
         run_here("run_pipeline", config_of("run_pipeline", weights, tmp_path / "run", values))
     for part, said, told in (
-        ("simpo", "training.extra.x: no such argument", "simpo.training.extra.x: no"),
+        ("simpo", "training.extra.x: no such argument", "simpo.training.extra.x: no such"),
         ("warm_start", "target_skill: expected 0.2", "warm_start.target_skill: expected 0.2"),
         ("simpo", "actor.lora: expected an adapter", "actor.lora: expected"),
     ):

@@ -163,7 +163,7 @@ def test_thinking_is_switched_off_and_prompts_are_the_same_tomorrow():
 @pytest.mark.parametrize(("template", "said"), [
     (None, "chat template"),
     ("{{ bos_token }}hello", "user's text"),
-    (CHATML.replace("assistant\n", "assistant\n<think>\n"), "with <think>; use the model without"),
+    (CHATML.replace("assistant\n", "assistant\n<think>\n"), "opens every completion with <think>;"),
 ])  # fmt: skip
 def test_a_template_that_no_policy_can_be_asked_by_is_refused(template, said):
     with pytest.raises(DataError, match=said):

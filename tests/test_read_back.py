@@ -308,7 +308,7 @@ def test_values_come_back_equal(tmp_path, exact):
 def test_curves_keep_the_last_record_of_a_step_and_show_gaps(tmp_path):
     write_run(tmp_path / "run", {}, 0)
     told = ((1, 3.0), (2, 9.0), (2, None), (3, 1))
-    records = [{"step": step, "time": 0.0, "loss": loss} for step, loss in told]
+    records = [{"step": s, "time": float(n), "loss": loss} for n, (s, loss) in enumerate(told)]
     records[0] |= {"name": "x", "flag": True}
     append_json_lines(tmp_path / "run/metrics.jsonl", records)
     with open(tmp_path / "run/metrics.jsonl", "a") as metrics:

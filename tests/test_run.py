@@ -292,6 +292,8 @@ def test_a_finished_run_keeps_its_result_alone_unless_asked(run_dir, keeps, kill
             patch.setattr(Run, "_forget_checkpoints", lambda run: None)
         run.finish({})
     if killed:  # between the summary and that, in the midst of other removals
+        there = {path.name for path in run_dir.glob("checkpoints/*")}
+        assert there == {"notes.txt", "checkpoint-2", "checkpoint-4"}
         for half in ("checkpoint-1", "checkpoint-0"):
             (run_dir / "checkpoints" / half).mkdir()
         Run.of(config).close()

@@ -44,6 +44,10 @@ def test_a_damaged_byte_costs_no_record_behind_it_and_a_torn_last_one_is_never_c
         path.write_bytes(content + torn)  # what a loss of power leaves does go
         Run.open(run_dir, Config()).close()
         assert path.read_bytes() == content
+    path.write_bytes(content + b'{"step": 2, "a"')
+    with Run.open(run_dir, Config()) as run:
+        run.log({"a": 3}, step=3)
+    assert [record["step"] for record in read_metrics(run_dir)] == [0, 1, 2, 3]
 
 
 def test_how_long_a_run_has_worked_is_the_sum_over_its_starts(run_dir, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partialmethod
 
 import pytest
 from engine_stand_in import Engine, Script, answer, serving
@@ -141,7 +142,8 @@ def test_the_next_adapter_is_loaded_before_the_last_one_goes(engine, adapters):
 
 def test_an_adapter_that_a_server_does_not_take_is_one_line(engine, adapters, monkeypatch):
     monkeypatch.setattr(engine, "max_rank", 3)
-    monkeypatch.setattr(Transport.tell, "__defaults__", (None, 0.1))  # vLLM says so by a 500
+    quick = partialmethod(Transport.tell, patience=0.1)
+    monkeypatch.setattr(Transport, "tell", quick)  # vLLM says so by a 500
     config = asked_of(engine, adapter=str(adapters[2]))
     with pytest.raises(ServerError, match="LoRA rank 4 is greater than max_lora_rank 3"):
         ServedActor.from_config(config, GRAMMAR)

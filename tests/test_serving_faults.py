@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
 
 import pytest
 from engine_stand_in import Engine, answer, refusal, serving
@@ -166,7 +166,8 @@ class Full(Engine):
 
 
 def test_a_slot_that_is_full_is_one_line_and_what_was_loaded_stays(weights, adapters, monkeypatch):
-    monkeypatch.setattr(Transport.tell, "__defaults__", (None, 0.1))
+    quick = partialmethod(Transport.tell, patience=0.1)
+    monkeypatch.setattr(Transport, "tell", quick)
     with serving(Full(weights / "actor", GRAMMAR)) as engine:
         first, second = (asked_of(engine, adapter=str(folder)) for folder in adapters[:2])
         actor = ServedActor.from_config(first, GRAMMAR)

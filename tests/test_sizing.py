@@ -50,7 +50,9 @@ def coin(p):
     """From its only state an action ends the episode with probability p, at -2 a throw."""
     after, chance = np.array([[[1, 0]], [[1, 1]]]), np.array([[[p, 1 - p]], [[1.0, 0.0]]])
     reward, over = np.array([[[-2.0, -2.0]], [[0.0, 0.0]]]), np.array([False, True])
-    return TabularModel(after, chance, reward, over, over, ({"state": 0}, {"state": 1}))
+    states = {"state": 0}, {"state": 1}
+    ends = {"terminal": over, "goal": over.copy()}
+    return TabularModel(next_state=after, probability=chance, reward=reward, **ends, states=states)
 
 
 @pytest.mark.parametrize("env_id", ["lactchain/GridWorld-v0", "CliffWalking-v1", "Taxi-v4"])

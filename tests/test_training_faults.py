@@ -172,14 +172,16 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stands(kind, tiny, run_dir
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "adapter_model.safetensors"])
-def test_a_damaged_checkpoint_is_set_aside_but_no_foreign_file(name, tiny, whole, run_dir, caplog):
+def test_a_damaged_checkpoint_is_set_aside_and_one_with_a_foreign_file_is_used(
+    name, tiny, whole, run_dir, caplog
+):
     """By one flipped bit; older checkpoints are gone by then."""
     shutil.copytree(whole, run_dir)
     expected, folder = final_state(run_dir), run_dir / "checkpoints"
     assert {path.name for path in folder.iterdir()} == {"checkpoint-8", "checkpoint-9"}
     (folder / "checkpoint-8" / ".DS_Store").touch()
-    whole = (folder / "checkpoint-9" / name).read_bytes()
-    content = whole[:-1] + bytes([whole[-1] ^ 1])
+    before = (folder / "checkpoint-9" / name).read_bytes()
+    content = before[:-1] + bytes([before[-1] ^ 1])
     (folder / "checkpoint-9" / name).write_bytes(content)
     train_here("simpo", tiny, run_dir, {"lora": True})
     assert "checkpoint-9" in caplog.text and "damaged" in caplog.text

@@ -152,7 +152,7 @@ def test_sampled_tokens_are_kept_and_nothing_said_is_the_end_of_sequence(complet
     assert view.completions == [expected] and view.num_tokens.tolist() == [len(expected)]
 
 
-def test_tokens_of_another_text_and_more_than_the_context_are_named_and_none_at_all():
+def test_other_tokens_more_than_the_context_and_no_decision_are_refused():
     other = trajectory(["at 0", "at 1"], [Action("go left\n", (*STAY, EOS))])
     long = trajectory(["at 0", "at 1", "at 2 " * 50], ["stay\n", "stay\n"])
     nothing = trajectory(["at 0"], [], terminated=False)
