@@ -56,12 +56,12 @@ def test_every_value_is_that_of_the_rounds_own_critic(pipeline, number):
     for row in found.answers.to_pylist():
         states[row["state_id"]] = state = json.loads(row["state"])
         value, q = worth(critic, env, state, row["completion"])
-        assert row["value"] == pytest.approx(value, abs=1e-6)
-        assert row["q"] == pytest.approx(q, abs=1e-6)
-        assert row["advantage"] == pytest.approx(q - value, abs=1e-6)
+        assert row["value"] == pytest.approx(value, abs=1e-4)
+        assert row["q"] == pytest.approx(q, abs=1e-4)
+        assert row["advantage"] == pytest.approx(q - value, abs=1e-4)
     for row in found.candidates.to_pylist():
         _, q = worth(critic, env, states[row["state_id"]], row["completion"])
-        assert row["score"] == pytest.approx(q, abs=1e-6)
+        assert row["score"] == pytest.approx(q, abs=1e-4)
     assert len({round(v, 6) for v in found.answers["value"].to_pylist()}) > 5
 
 
@@ -159,7 +159,7 @@ def test_a_run_is_opened_with_its_models_its_pairs_and_its_answers(pipeline):
         (row,) = run.inspections[number].answers.slice(0, 1).to_pylist()
         (said,) = run.actor(number, decoding="free", temperature=0.0).act([text], [0])
         assert said.text == row["completion"]
-        assert run.critic(number).values([text])[0] == pytest.approx(row["value"], abs=1e-6)
+        assert run.critic(number).values([text])[0] == pytest.approx(row["value"], abs=1e-4)
     chosen = run.summary["round"] or "no round"
     assert run.critic().values([text]) == run.critic(chosen).values([text])
     assert run.actor().act([text], [7]) == run.actor(chosen).act([text], [7])

@@ -119,8 +119,8 @@ def size_by_play(rollouts: Rollouts, seed: int) -> WorldFacts:
     check_put_back(rollouts.env, episodes)
     if rollouts.env.view.competent is not None:
         competent = rollouts.env.view.policies[rollouts.env.view.competent](rollouts.env)
-        good = collect(competent, rollouts, NUM_GOOD, seed)
-        episodes = episodes + good
+        own_words = Rollouts(replace(rollouts.config, template=None))
+        good = collect(competent, own_words, NUM_GOOD, seed)
     steps = [step for e in episodes for step in _steps(rollouts.env, e)]
     led: dict[tuple[str, str], set[str | None]] = {}
     for before, action, after in steps:
