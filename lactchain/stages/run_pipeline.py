@@ -6,8 +6,8 @@ RUN/summary.json, RUN/report.html and, where the world draws itself, RUN/episode
 round answers is in RUN/round_N/inspection. Killed, it goes on where it was. Settings that are null
 follow from the world, by the rules of `lactchain.stages.sizing`; RUN/sizes.json holds them.
 
-Departures from the founding text: (1) the recipe is repeated for some rounds, since one round of a
-tiny actor does not finish the grid; (2) a warm start stands in for a base model's knowledge.
+Departures from the founding text: (1) the recipe is repeated until a target is met, since one round
+seldom finishes a world; (2) a warm start stands in for a base model's knowledge.
 """
 
 import json
