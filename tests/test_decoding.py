@@ -224,8 +224,11 @@ def test_an_adapter_speaks_the_same_merged_and_as_it_is():
 def test_a_model_in_training_is_put_back_as_it_was_also_when_sampling_fails():
     model, plain = make_model(attn_implementation="eager").train(), make_model()
     model.activation_checkpointing_enable()
+    coldest = Decoder(model, -1, PREFIX, max_new_tokens=6, temperature=1e-40)
     decoder = Decoder(model, -1, PREFIX, max_new_tokens=6, temperature=0)
     rows = decoder.sample(PROMPTS, range(5))
+    cold = coldest.sample(PROMPTS, range(5))
+    assert [row.token_ids for row in cold] == [row.token_ids for row in rows]
     assert [list(row.token_ids) for row in rows] == [generated(plain, p, 6) for p in PROMPTS]
     with pytest.raises(IndexError):
         decoder.sample([[*PREFIX, 10**6]], [0])

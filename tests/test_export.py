@@ -1,6 +1,7 @@
 """An exported actor or critic is the trained one, in one folder that needs no adapters."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,13 @@ from test_critic_model import LORA, TEXTS, trained
 from training_setups import nudge
 from transformers import AutoTokenizer
 
-from lactchain.config.settings import ActorConfig, CriticConfig, LoraSettings, RunConfig
+from lactchain.config.settings import (
+    ActorConfig,
+    CriticConfig,
+    LoraSettings,
+    PlayerConfig,
+    RunConfig,
+)
 from lactchain.errors import ConfigError, DataError, NonFiniteError
 from lactchain.models.adapters import merged, save_adapter
 from lactchain.models.loading import load_actor
@@ -32,6 +39,14 @@ def base(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("base")
     random_models.build_actor(folder, hidden_size=32, num_layers=2, max_shard_size=1_500_000)
     return folder
+
+
+def test_an_export_whose_model_is_gone_is_no_finished_one(weights, tmp_path):
+    config = ExportConfig(RunConfig(str(tmp_path / "run")), PlayerConfig(str(weights / "actor")))
+    export.main(config)
+    shutil.rmtree(tmp_path / "run/model")
+    with pytest.raises(DataError, match="is gone; remove"):
+        export.main(config)
 
 
 @pytest.fixture(scope="module")

@@ -109,6 +109,8 @@ def test_a_critics_figures_lie_in_their_intervals(runs):
 def test_an_export_keeps_the_figures_and_the_training_of_its_actor(runs):
     actor, exported = card_of(runs / "pipeline/actor"), card_of(runs / "export_all/model")
     assert exported.data.eval_results == actor.data.eval_results
+    seeds = [re.findall(r"\n\| seed \| (.*) \|", card.text) for card in (actor, exported)]
+    assert seeds[0] == seeds[1] != []
     texts = [re.search(r"## Training\n.*?(?=## )", c.text, re.DOTALL)[0] for c in (actor, exported)]
     assert texts[0] == texts[1]
     assert "| share of update kept | 1" in card_of(runs / "export/model").text

@@ -74,3 +74,5 @@ def test_a_stopped_run_names_a_command_that_goes_on_on_as_many_processes(tmp_pat
         facts = {"config": {"run": {"run_dir": str(tmp_path)}}, "command": command}
         write_run_file(tmp_path, facts | {"world_size": 2})
         assert status(open_run(tmp_path)).endswith(f"to go on, or: {typed}")
+        write_run_file(tmp_path, {"config": {"run": {"run_dir": "moved"}}, "command": command})
+        assert status(open_run(tmp_path)).endswith(f"{again} --run.run_dir {tmp_path}")

@@ -1,5 +1,7 @@
 """Rounds are compared by pairs on a sample of their own; one that is worse is undone."""
 
+import shutil
+
 import numpy as np
 import pytest
 from script_setups import run_smallest
@@ -44,6 +46,25 @@ def test_the_interval_of_a_sample_goes_by_its_starts_not_by_its_episodes(weights
     found = summary["success_rate_low"], summary["success_rate_high"]
     assert found == pytest.approx(share_interval(12 * summary["success_rate"], 12))
     assert len(read_episodes(tmp_path / "run/episodes.json")) == 48
+
+
+def test_where_all_starts_are_played_the_interval_goes_by_the_episodes(weights, tmp_path):
+    sample = EvaluationConfig(num_starts=5000, num_episodes_per_start=2, num_samples=0)
+    summary = run_smallest("evaluate", weights, tmp_path / "run", evaluation=sample)
+    found = summary["success_rate_low"], summary["success_rate_high"]
+    played = len(read_episodes(tmp_path / "run/episodes.json"))
+    assert found == pytest.approx(share_interval(played * summary["success_rate"], played))
+
+
+def test_a_finished_run_says_that_what_it_read_has_changed(weights, tmp_path, caplog):
+    copied = shutil.copytree(weights, tmp_path / "weights")
+    told = copied, tmp_path / "run"
+    run_smallest("evaluate", *told)
+    before = run_smallest("evaluate", *told)
+    assert "not as it was" not in caplog.text
+    (copied / "actor/added.json").write_text("{}")
+    assert run_smallest("evaluate", *told) == before
+    assert "is not as it was when this run began" in caplog.text
 
 
 def test_a_sample_of_a_world_with_dice_is_played_as_often_as_all_its_starts():

@@ -80,12 +80,17 @@ def prepare_folder(directory: Path, settings: Mapping[str, Any], config: Any) ->
             _check_changes(directory, before["config"], json.loads(files.to_json(settings)))
         is_over = (directory / "summary.json").exists()
         inputs = before.get("inputs", {})
-        if not is_over:
+        if not is_over or nothing_under_way():
             # It would go on from a checkpoint, or the shards that are there, with another base
             # model, and nobody would see it: many models have no manifest.
-            found = inputs_of(config)
-            check_inputs(inputs, found, directory)
-            inputs = inputs | found
+            try:
+                found = inputs_of(config)
+                check_inputs(inputs, found, directory)
+                inputs = inputs | found
+            except DataError as error:
+                if not is_over:
+                    raise
+                log.warning("%s; what is in the folder is of what it was before", error)
         about = {
             "run_id": identity_of(before.get("config", settings)),
             **before,

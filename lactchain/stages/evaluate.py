@@ -8,10 +8,10 @@ constrained or scored as alternatives.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from lactchain import plugins
-from lactchain.config.bounds import AtLeast0, Bounded, Count
+from lactchain.config.bounds import Bound, Bounded, Count
 from lactchain.config.settings import EnvironmentConfig, GuidedActorConfig, RunConfig
 from lactchain.data.episodes import StartSample, sampled_starts
 from lactchain.data.evaluations import write_episodes
@@ -46,7 +46,7 @@ class EvaluationConfig(Bounded):
     sample: StartSample = "reported"
     """Which of two samples of start states that is: the one that figures are reported of, or the
     one that a pipeline compares its rounds by."""
-    num_samples: AtLeast0 = 10_000
+    num_samples: Annotated[int, Bound(at_least=0, at_most=10_000_000)] = 10_000
     """Completions sampled freely at temperature 1 in practised states, to measure how many are no
     chains, and by 128 of them whether the actor reads (`lactchain.data.samples`); 0: neither."""
 
@@ -93,9 +93,10 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
         starts, dice = panels.starts(config.panel, config.environment)
     results, summary = evaluate(player, rollouts, dice, per_start, folder, starts)
     if config.evaluation.num_starts is not None and "success_rate" in summary:
-        successes = sum(result.success for result in results)
-        # Starts are what was drawn: episodes from the same one are not independent of each other.
-        low, high = share_interval(successes / per_start, len(starts))
+        # What was drawn counts: starts, whose episodes are alike, or, where all were played, dice.
+        all_played = len(starts) == len(rollouts.env.start_states())
+        trials = len(results) if all_played else len(results) // per_start
+        low, high = share_interval(summary["success_rate"] * trials, trials)
         summary |= {"success_rate_low": low, "success_rate_high": high}
     if distributed.is_main():
         write_episodes(run.path("episodes.json"), results)

@@ -88,6 +88,7 @@ def write(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> None:
         facts |= _export(Path(config.critic if form else model.adapter or model.model), folder)
         facts |= {"form": form, "exported": model}
     else:
+        facts["seed"] = settings["run"]["seed"]
         facts["env"] = make_language_env(config.environment)
         facts["observation"] = facts["env"].reset(seed=0)[0][:LONGEST_TEXT]
         facts["figures"] = _figures(config, run, kind, summary)
@@ -114,6 +115,8 @@ def _export(source: Path, folder: Path) -> dict[str, Any]:
     found = re.search(section, card.text, re.MULTILINE | re.DOTALL) if card else None
     facts = {"training": found[1] if found else None, "source": source}
     facts["figures"] = card.data.eval_results if card else None
+    seed = re.search(r"^\| seed \| (\d+) \|", card.text, re.MULTILINE) if card else None
+    facts["seed"] = seed and seed[1]
     return facts | {"is_policy": (folder / POLICY_FILE).is_file()}  # as which it can be loaded
 
 
@@ -124,6 +127,9 @@ def _figures(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> li
         world, evaluation = config.environment, config.evaluation
         exactly = evaluation.num_starts is None and Rollouts(world, num_envs=1).deterministic
         found = success_figures(read_episodes(run.path("episodes.json")), bool(exactly))
+        if "success_rate_low" in summary and found:  # by starts that were drawn
+            drawn = summary["success_rate_low"], summary["success_rate_high"]
+            found["success_rate_after"] = *found["success_rate_after"][:2], drawn
         if n := evaluation.num_samples:
             rate, of = summary["invalid_rate_after"], f"{n:,} sampled completions"
             found["invalid_rate_after"] = rate, of, share_interval(round(rate * n), n)

@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lactchain.command import scripts
@@ -185,7 +186,11 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
         if starts == len(last):
             return f"{whole} was played once{played}.{one_seed}"
         return f"{whole} was played more than once{played}, and went alike each time.{one_seed}"
+    stage = view.evaluated.get(chosen_round(view), view)
+    measured = [(stage.summary or {}).get(f"success_rate_{end}") for end in ("low", "high")]
     low, high = share_interval(sum(result.success for result in last), len(last))
+    if None not in measured:  # by starts that were drawn
+        low, high = measured
     rate = f"between {100 * low:.1f} and {100 * high:.1f}\u00a0% (95\u00a0%)"
     counts = ((len(last), "episode"), (starts, "start state"))
     counted = " from ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counts)
@@ -254,11 +259,13 @@ def status(view: RunView, stage: str = "") -> str:
     doing = running[-1] if running else "between two stages" if view.stages else "at the beginning"
     if stage or view.state == "under way":
         return f"Under way: {stage or doing}."
-    about, run_dir = view.environment, view.config.get("run", {}).get("run_dir", view.directory)
+    about, run_dir = view.environment, view.directory
+    began = view.config.get("run", {}).get("run_dir", run_dir)
+    moved = [] if Path(began).resolve() == run_dir.resolve() else ["--run.run_dir", f"{run_dir}"]
     stopped = f"Stopped: {doing}. Give the same command to go on"
     name, own = about.get("command"), {"quickstart": ["--run.run_dir", f"{run_dir}"]}
     if name not in scripts() and name not in own:
         return f"{stopped}."
-    words = ["lactchain", name, "--config", f"{run_dir}/config.yaml", *own.get(name, [])]
+    words = ["lactchain", name, "--config", f"{run_dir}/config.yaml", *own.get(name, moved)]
     words += ["--import", ",".join(about["imports"])] if about.get("imports") else []
     return f"{stopped}, or: {shlex.join(on_processes(words, about.get('world_size', 1)))}"

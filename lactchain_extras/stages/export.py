@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from lactchain import plugins
 from lactchain.config.settings import PlayerConfig, RunConfig
+from lactchain.errors import DataError
 from lactchain.runs.run import Run
 from lactchain.stages.stage_run import stage
 from lactchain.storage.files import disk_errors
@@ -41,6 +42,11 @@ def main(config: ExportConfig) -> dict[str, Any]:
     with stage(f"Exported to {config.run.run_dir}/model", config) as run:
         if run.outcome is None:
             run.finish(export(config, run))
+        elif run.outcome and not (run.directory / "model").is_dir():
+            raise DataError(
+                f"{run.directory}/model: the export that was there is gone; remove {run.directory}"
+                " and give the same command"
+            )
     return run.outcome
 
 

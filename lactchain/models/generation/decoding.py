@@ -182,7 +182,7 @@ class Decoder:
         logits = self._logits(hidden)
         if self.automaton is not None:
             logits.masked_fill_(self._illegal[self._on_device(states)], -torch.inf)
-        return functional.softmax(logits / (self.temperature or 1.0), dim=-1)
+        return functional.softmax(logits / max(self.temperature or 1.0, 1e-30), dim=-1)
 
     def _draw(self, probabilities: Tensor, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Columns (B,) drawn where the cumulated probability exceeds u, and log-probabilities."""
