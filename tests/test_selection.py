@@ -1,10 +1,11 @@
 """Rounds are compared by pairs on a sample of their own; one that is worse is undone."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from script_setups import run_smallest
+from script_setups import config_of, run_here, run_smallest
 
 from lactchain import EnvironmentConfig, HeldBackConfig, Rollouts, language_env
 from lactchain.data.episodes import sampled_starts
@@ -48,12 +49,18 @@ def test_the_interval_of_a_sample_goes_by_its_starts_not_by_its_episodes(weights
     assert len(read_episodes(tmp_path / "run/episodes.json")) == 48
 
 
-def test_where_all_starts_are_played_the_interval_goes_by_the_episodes(weights, tmp_path):
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_all_starts_are_played_the_interval_goes_by_what_is_luck(
+    weights, tmp_path, temperature
+):
     sample = EvaluationConfig(num_starts=5000, num_episodes_per_start=2, num_samples=0)
-    summary = run_smallest("evaluate", weights, tmp_path / "run", evaluation=sample)
+    config = config_of("evaluate", weights, tmp_path / "run", evaluation=sample)
+    actor = replace(config.actor, temperature=temperature)
+    summary = run_here("evaluate", replace(config, actor=actor))
     found = summary["success_rate_low"], summary["success_rate_high"]
     played = len(read_episodes(tmp_path / "run/episodes.json"))
-    assert found == pytest.approx(share_interval(played * summary["success_rate"], played))
+    trials = played if temperature else played // 2
+    assert found == pytest.approx(share_interval(trials * summary["success_rate"], trials))
 
 
 def test_a_finished_run_says_that_what_it_read_has_changed(weights, tmp_path, caplog):

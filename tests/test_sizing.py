@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import gymnasium as gym
 import numpy as np
 import other_worlds  # noqa: F401  (registers them)
 import pytest
@@ -35,6 +36,7 @@ from lactchain.stages.world_facts import (
     size_of_model,
 )
 from lactchain.storage.manifests import write_with_manifest
+from lactchain.worlds.gridworld import GridWorld
 from lactchain_extras.stages import play, prepare_weights
 from lactchain_extras.stages.play import PlayConfig
 from lactchain_extras.stages.prepare_weights import PrepareWeightsConfig
@@ -92,17 +94,28 @@ def test_without_a_model_a_world_is_measured_by_random_play():
     assert size.worst_reward == 0.0
 
 
-def test_where_the_view_names_a_competent_policy_its_returns_are_the_scale():
-    config = EnvironmentConfig(
-        "lactchain/GridWorld-v0", max_chain_length=1, invalid_penalty=0.0, chain_cost=0.0
-    )
-    exact, rollouts = measure_world(config), Rollouts(config)
-    by_chance, best = size_by_play(rollouts, seed=0), OptimalChains(rollouts.env)
-    named = {"model": None, "policies": {"best": lambda _: best}, "competent": "best"}
-    rollouts.env.view = replace(rollouts.env.view, **named)
-    size = size_by_play(rollouts, seed=0)
-    # Of all decisions on good ways, of which more are near the goal than of all states.
-    assert exact.reward_scale < size.reward_scale < 1.5 * exact.reward_scale
+class Guided(GridWorld):
+    """A grid that knows who plays it well, in chains of several actions, and has no model."""
+
+    def text_view(self):
+        best = OptimalChains(language_env())
+        named = {"policies": {"best": lambda _: best}, "competent": "best", "model": None}
+        return replace(super().text_view(), **named)
+
+
+gym.register("sizing/Guided-v0", entry_point=Guided)
+
+
+@pytest.mark.parametrize("history", [1, 2])
+@pytest.mark.parametrize("length", [None, 9])
+def test_where_the_view_names_a_competent_policy_its_returns_are_the_scale(length, history):
+    told = {"max_chain_length": length, "invalid_penalty": None, "chain_cost": None}
+    exact = measure_world(EnvironmentConfig("lactchain/GridWorld-v0", **told))
+    guided = EnvironmentConfig("sizing/Guided-v0", template="brief", history=history, **told)
+    size, costs = measure_world(guided), {"invalid_penalty": 0.0, "chain_cost": 0.0}
+    by_chance = size_by_play(Rollouts(replace(guided, **costs, max_chain_length=1)), seed=0)
+    assert size.source == BY_PLAY
+    assert 0.8 * exact.reward_scale < size.reward_scale < 1.5 * exact.reward_scale
     assert by_chance.reward_scale < 0.5 * exact.reward_scale
 
 

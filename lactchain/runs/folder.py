@@ -80,17 +80,23 @@ def prepare_folder(directory: Path, settings: Mapping[str, Any], config: Any) ->
             _check_changes(directory, before["config"], json.loads(files.to_json(settings)))
         is_over = (directory / "summary.json").exists()
         inputs = before.get("inputs", {})
-        if not is_over or nothing_under_way():
+        if not is_over:
             # It would go on from a checkpoint, or the shards that are there, with another base
             # model, and nobody would see it: many models have no manifest.
-            try:
-                found = inputs_of(config)
-                check_inputs(inputs, found, directory)
-                inputs = inputs | found
-            except DataError as error:
-                if not is_over:
-                    raise
-                log.warning("%s; what is in the folder is of what it was before", error)
+            found = inputs_of(config)
+            if changed := changed_input(inputs, found):
+                refuse_unless_inexact(
+                    f"{directory}: {changed} is not as it was when this run began; put it back, "
+                    "remove it where it is new, or give another run.run_dir to begin anew"
+                )
+            inputs = inputs | found
+        elif nothing_under_way():
+            with suppress(OSError, DataError):  # what it read may be gone
+                if changed := changed_input(inputs, inputs_of(config)):
+                    log.warning(
+                        "%s: %s is not as it was when this run began; its result is of what it was",
+                        *(directory, changed),
+                    )
         about = {
             "run_id": identity_of(before.get("config", settings)),
             **before,
@@ -251,16 +257,14 @@ def _checksums(path: Path) -> dict[str, str]:
     return found
 
 
-def check_inputs(recorded: Mapping[str, Mapping[str, str]], found: Inputs, run: Path) -> None:
-    """Compares the files of two `inputs_of`; `DataError` where one is new, or not as it was."""
+def changed_input(recorded: Mapping[str, Mapping[str, str]], found: Inputs) -> str | None:
+    """The first file of two `inputs_of` that is new, or not as it was."""
     for key in recorded.keys() & found.keys():
         before, now = recorded[key], found[key]
         names = sorted(before.keys() | now.keys(), key=lambda name: (MANIFEST not in name, name))
         if name := next((n for n in names if before.get(n) != now.get(n)), None):
-            refuse_unless_inexact(
-                f"{run}: {name} of {key} is not as it was when this run began; put it back, "
-                "remove it where it is new, or give another run.run_dir to begin anew"
-            )
+            return f"{name} of {key}"
+    return None
 
 
 def _drop_torn_line(path: Path) -> None:

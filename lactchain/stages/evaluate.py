@@ -95,7 +95,8 @@ def evaluate_actor(config: EvaluateConfig, run: Run) -> dict[str, Any]:
     if config.evaluation.num_starts is not None and "success_rate" in summary:
         # What was drawn counts: starts, whose episodes are alike, or, where all were played, dice.
         all_played = len(starts) == len(rollouts.env.start_states())
-        trials = len(results) if all_played else len(results) // per_start
+        is_luck = all_played and not (greedy and rollouts.deterministic)
+        trials = len(results) if is_luck else len(results) // per_start
         low, high = share_interval(summary["success_rate"] * trials, trials)
         summary |= {"success_rate_low": low, "success_rate_high": high}
     if distributed.is_main():

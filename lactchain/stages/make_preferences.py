@@ -1,8 +1,9 @@
 """Makes preference pairs: K completions to each state, played and ranked, best over worst.
 
 Reads the actor's weights, --critic if given (without one, completions are ranked by their return)
-and --trajectories if given; writes RUN/pairs/*.parquet. K is --preferences.num_candidates. What
-makes a pair is in `data.preferences`, what a completion is worth in `data.candidates`.
+and --trajectories if given; writes RUN/pairs/*.parquet. K is --preferences.num_candidates (the
+founding text gives each state twice). What is dropped is counted by reason. The rules of pairs are
+in `data.preferences`, what a completion is worth in `data.candidates`.
 """
 
 import logging

@@ -119,7 +119,7 @@ def chain_length(world: WorldFacts) -> tuple[int, str]:
     """Actions of a chain at most."""
     if world.has_chance:
         return 1, "one action, whose result has chance in it: to look after each"
-    ways = "of all shortest ways" if world.source == BY_MODEL else "solution of random play"
+    ways = "of all shortest ways" if world.source == BY_MODEL else "solution that was played"
     why = f"as long as the longest {ways}, so that one chain can reach the goal"
     return _within(world.longest_path, 1, LONGEST_CHAIN, why)
 

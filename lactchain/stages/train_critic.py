@@ -10,7 +10,8 @@ critic beside the exact values of the actor.
 
 Departures from the founding text: (1) the data set is collected first and reused for several
 epochs, since a frozen actor's episodes stay valid; (2) gamma is per action by default; (3) a time
-limit is no ending, cut episodes bootstrap; (4) the last token is pooled, not the first.
+limit is no ending, cut episodes bootstrap; (4) the last token is pooled, not the first; (5) values
+are fitted to λ-returns with λ .5 (critic.trace; 1 are returns as they were played).
 """
 
 import logging

@@ -24,13 +24,16 @@ NUM_EPISODES = 512
 NUM_GOOD = 64
 """Episodes of the competent policy that the view names, whose returns are a good player's."""
 
+MOST_ACTIONS = 20
+"""Of its chains, where no number is given."""
+
 NUM_PUT_BACK = 16
 """Of these, so many are played up to their last decision once more."""
 
 NUM_FOLLOWED = 16
 """Episodes of random play that are followed in an exact model."""
 
-BY_MODEL, BY_PLAY = "its exact model", "random play"
+BY_MODEL, BY_PLAY = "its exact model", "play"
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,11 @@ class WorldFacts:
 
 
 def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldFacts:
-    """The size of a world: by its exact model, or by random play where it has none."""
+    """The size of a world: by its exact model, or by play where it has none."""
     costs = {name: getattr(config, name) or 0.0 for name in ("invalid_penalty", "chain_cost")}
     # An action at a time shows where each one leads.
-    rollouts = Rollouts(replace(config, max_chain_length=1, **costs))
+    config = replace(config, **costs)
+    rollouts = Rollouts(replace(config, max_chain_length=1))
     view = rollouts.env.view
     if view.model is not None and view.states is not None:
         model = view.model(rollouts.env.env)
@@ -76,7 +80,7 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldFacts:
         episodes = random_play(rollouts, seed)  # it is their texts that are learnt
         texts = (text for episode in episodes for text in episode.observations[:-1])
         return replace(size, num_states=num_unseen_and_seen(texts))
-    return size_by_play(rollouts, seed)
+    return size_by_play(rollouts, seed, good_play(config, seed))
 
 
 def size_of_model(model: exact.TabularModel, max_chains: int = TextView.max_chains) -> WorldFacts:
@@ -107,20 +111,17 @@ def size_of_model(model: exact.TabularModel, max_chains: int = TextView.max_chai
     )
 
 
-def size_by_play(rollouts: Rollouts, seed: int) -> WorldFacts:
-    """The size of a world as random play shows it, and the competent policy if the view names one.
+def size_by_play(rollouts: Rollouts, seed: int, good: Sequence[Trajectory] = ()) -> WorldFacts:
+    """The size of a world as random play shows it, and `good` play if there is any.
 
     States are those that the view lists, or else estimated by what was seen once and twice. A state
     that the same action leads on from to several tells of chance. Without it the shortest ways
     through what was seen stand for solutions, from all that was seen, as luck may have begun beside
     the goal; with chance, or where texts remember, the solved episodes as they were.
     """
-    episodes = good = random_play(rollouts, seed)
+    episodes = random_play(rollouts, seed)
     check_put_back(rollouts.env, episodes)
-    if rollouts.env.view.competent is not None:
-        competent = rollouts.env.view.policies[rollouts.env.view.competent](rollouts.env)
-        own_words = Rollouts(replace(rollouts.config, template=None))
-        good = collect(competent, own_words, NUM_GOOD, seed)
+    good = good or episodes
     steps = [step for e in episodes for step in _steps(rollouts.env, e)]
     led: dict[tuple[str, str], set[str | None]] = {}
     for before, action, after in steps:
@@ -258,6 +259,15 @@ def _plain(env: LanguageEnv, text: str) -> str:
 def random_play(rollouts: Rollouts, seed: int, count: int = NUM_EPISODES) -> list[Trajectory]:
     """Episodes of random chains."""
     return collect(RandomChains(rollouts.env.grammar), rollouts, count, seed)
+
+
+def good_play(config: EnvironmentConfig, seed: int) -> list[Trajectory]:
+    """Episodes of the competent policy, in the words that it reads; none if the view names none."""
+    longest = config.max_chain_length or MOST_ACTIONS
+    rollouts = Rollouts(replace(config, template=None, history=1, max_chain_length=longest))
+    if (name := rollouts.env.view.competent) is None:
+        return []
+    return collect(rollouts.env.view.policies[name](rollouts.env), rollouts, NUM_GOOD, seed)
 
 
 def num_unseen_and_seen(seen: Iterable[str]) -> int:

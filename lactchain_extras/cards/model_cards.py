@@ -126,10 +126,10 @@ def _figures(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> li
     if kind == "actor" and run.path("episodes.json").is_file():
         world, evaluation = config.environment, config.evaluation
         exactly = evaluation.num_starts is None and Rollouts(world, num_envs=1).deterministic
-        found = success_figures(read_episodes(run.path("episodes.json")), bool(exactly))
-        if "success_rate_low" in summary and found:  # by starts that were drawn
-            drawn = summary["success_rate_low"], summary["success_rate_high"]
-            found["success_rate_after"] = *found["success_rate_after"][:2], drawn
+        results = read_episodes(run.path("episodes.json"))
+        starts = len({str(result.state) for result in results})
+        drawn = starts == evaluation.num_starts  # their episodes are no draws of their own
+        found = success_figures(results, bool(exactly), len(results) // starts if drawn else 1)
         if n := evaluation.num_samples:
             rate, of = summary["invalid_rate_after"], f"{n:,} sampled completions"
             found["invalid_rate_after"] = rate, of, share_interval(round(rate * n), n)
@@ -150,8 +150,12 @@ def _figures(config: Any, run: Run, kind: str, summary: Mapping[str, Any]) -> li
     ]
 
 
-def success_figures(results: list[EpisodeResult], exactly: bool) -> dict[str, tuple]:
+def success_figures(
+    results: list[EpisodeResult], exactly: bool, per_draw: int = 1
+) -> dict[str, tuple]:
     """Shares of N > 0 greedy episodes, of each part too where states are held back.
+
+    `per_draw` of them are of one start state that was drawn.
 
     By name: the value, what it is over, and the interval; none where `exactly` nothing was drawn.
     """
@@ -163,7 +167,8 @@ def success_figures(results: list[EpisodeResult], exactly: bool) -> dict[str, tu
         of = f"all {states:,} start states, exactly" if exactly else f"{len(episodes):,} episodes"
         for name, most in (("success_rate_after", math.inf), ("success_within_2_chains", 2)):
             won = sum(r.success and r.num_chains <= most for r in episodes)
-            interval = None if exactly else share_interval(won, len(episodes))
+            draws = len(episodes) // per_draw
+            interval = None if exactly else share_interval(won / per_draw, draws)
             found[name + behind] = won / len(episodes), of, interval
     return found
 

@@ -42,7 +42,7 @@ def main(config: ExportConfig) -> dict[str, Any]:
     with stage(f"Exported to {config.run.run_dir}/model", config) as run:
         if run.outcome is None:
             run.finish(export(config, run))
-        elif run.outcome and not (run.directory / "model").is_dir():
+        elif run.outcome and not any((run.directory / "model").rglob("*.safetensors")):
             raise DataError(
                 f"{run.directory}/model: the export that was there is gone; remove {run.directory}"
                 " and give the same command"
