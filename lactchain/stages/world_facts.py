@@ -80,7 +80,8 @@ def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldFacts:
         episodes = random_play(rollouts, seed)  # it is their texts that are learnt
         texts = (text for episode in episodes for text in episode.observations[:-1])
         return replace(size, num_states=num_unseen_and_seen(texts))
-    return size_by_play(rollouts, seed, good_play(config, seed))
+    good = [] if view.competent is None else good_play(config, seed)
+    return size_by_play(rollouts, seed, good)
 
 
 def size_of_model(model: exact.TabularModel, max_chains: int = TextView.max_chains) -> WorldFacts:
@@ -262,12 +263,11 @@ def random_play(rollouts: Rollouts, seed: int, count: int = NUM_EPISODES) -> lis
 
 
 def good_play(config: EnvironmentConfig, seed: int) -> list[Trajectory]:
-    """Episodes of the competent policy, in the words that it reads; none if the view names none."""
+    """Episodes of the competent policy that the view names, in the words that it reads."""
     longest = config.max_chain_length or MOST_ACTIONS
     rollouts = Rollouts(replace(config, template=None, history=1, max_chain_length=longest))
-    if (name := rollouts.env.view.competent) is None:
-        return []
-    return collect(rollouts.env.view.policies[name](rollouts.env), rollouts, NUM_GOOD, seed)
+    view = rollouts.env.view
+    return collect(view.policies[view.competent](rollouts.env), rollouts, NUM_GOOD, seed)
 
 
 def num_unseen_and_seen(seen: Iterable[str]) -> int:
