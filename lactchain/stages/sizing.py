@@ -13,7 +13,7 @@ from typing import Any
 from lactchain.config.parsing import Config, with_values
 from lactchain.environments.language import make_language_env
 from lactchain.errors import DataError
-from lactchain.stages.world_facts import BY_MODEL, WorldFacts, gamma_of
+from lactchain.stages.world_facts import BY_MODEL, LONGEST_CHAIN, WorldFacts, gamma_of
 from lactchain.types import Action
 
 
@@ -30,7 +30,6 @@ def _rounded(value: float) -> float:
     return float(f"{value:.1g}")
 
 
-LONGEST_CHAIN = 20
 MOST_ROWS = 50_000
 """Episodes, and states of pairs, of a round: in a world of more states the later rounds are for the
 others, and an estimate of how many there are may be far off."""

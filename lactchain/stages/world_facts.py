@@ -24,8 +24,8 @@ NUM_EPISODES = 512
 NUM_GOOD = 64
 """Episodes of the competent policy that the view names, whose returns are a good player's."""
 
-MOST_ACTIONS = 20
-"""Of its chains, where no number is given."""
+LONGEST_CHAIN = 20
+"""Actions of a chain at most, where nobody says otherwise."""
 
 NUM_PUT_BACK = 16
 """Of these, so many are played up to their last decision once more."""
@@ -66,8 +66,8 @@ class WorldFacts:
 def measure_world(config: EnvironmentConfig, seed: int = 0) -> WorldFacts:
     """The size of a world: by its exact model, or by play where it has none."""
     costs = {name: getattr(config, name) or 0.0 for name in ("invalid_penalty", "chain_cost")}
-    # An action at a time shows where each one leads.
     config = replace(config, **costs)
+    # An action at a time shows where each one leads.
     rollouts = Rollouts(replace(config, max_chain_length=1))
     view = rollouts.env.view
     if view.model is not None and view.states is not None:
@@ -264,7 +264,7 @@ def random_play(rollouts: Rollouts, seed: int, count: int = NUM_EPISODES) -> lis
 
 def good_play(config: EnvironmentConfig, seed: int) -> list[Trajectory]:
     """Episodes of the competent policy that the view names, in the words that it reads."""
-    longest = config.max_chain_length or MOST_ACTIONS
+    longest = config.max_chain_length or LONGEST_CHAIN
     rollouts = Rollouts(replace(config, template=None, history=1, max_chain_length=longest))
     view = rollouts.env.view
     return collect(view.policies[view.competent](rollouts.env), rollouts, NUM_GOOD, seed)

@@ -188,9 +188,9 @@ def _how_sure(view: RunView, last: Sequence[EpisodeResult]) -> str:
         return f"{whole} was played more than once{played}, and went alike each time.{one_seed}"
     stage = view.evaluated.get(chosen_round(view), view)
     measured = [(stage.summary or {}).get(f"success_rate_{end}") for end in ("low", "high")]
-    low, high = share_interval(sum(result.success for result in last), len(last))
-    if None not in measured:  # by starts that were drawn
-        low, high = measured
+    if None in measured:  # else it goes by the starts that were drawn
+        measured = share_interval(sum(result.success for result in last), len(last))
+    low, high = measured
     rate = f"between {100 * low:.1f} and {100 * high:.1f}\u00a0% (95\u00a0%)"
     counts = ((len(last), "episode"), (starts, "start state"))
     counted = " from ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counts)

@@ -182,6 +182,7 @@ class Decoder:
         logits = self._logits(hidden)
         if self.automaton is not None:
             logits.masked_fill_(self._illegal[self._on_device(states)], -torch.inf)
+        # Colder than that, logits are infinite in float32.
         return functional.softmax(logits / max(self.temperature or 1.0, 1e-30), dim=-1)
 
     def _draw(self, probabilities: Tensor, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
