@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from lactchain.data.chain_values import expected_worth
-from lactchain.data.episodes import Episode
+from lactchain.data.episodes import Episode, RecordedText
 from lactchain.data.evaluations import StateValues, ranks
 from lactchain.data.exact_values import ExactPolicy, critic_against_exact, exact_policy
 from lactchain.data.intervals import error_sums, r2, resampled_interval
@@ -167,11 +167,13 @@ def judge_by_replays(
     critics: Mapping[str, Critic],
     policy: Policy,
     rollouts: Rollouts,
-    starts: Sequence[State],
+    starts: Sequence[State | RecordedText],
     num_replays: int,
     seed: int,
 ) -> dict[str, dict[str, Any]]:
     """Figures of critics in worlds without an exact model, by so many replays of each start.
+
+    A text of recorded episodes is gone on from, in one of its states.
 
     A mean of R plays has the variance σ²/R beside that of the states. It is taken off what `r2`
     compares, and `rho` is divided by the root of the share that is left (Spearman 1904, "The proof
@@ -180,9 +182,9 @@ def judge_by_replays(
     in the same way. What comes after a time limit counts nothing.
     """
     episodes = [
-        Episode(derive_seed(seed, "replay", n, k) % 2**31, state)
+        state.drawn(key) if isinstance(state, RecordedText) else Episode(key, state)
         for n, state in enumerate(starts)
-        for k in range(num_replays)
+        for key in (derive_seed(seed, "replay", n, k) % 2**31 for k in range(num_replays))
     ]
     played = rollouts.play(policy, episodes)
     texts = [played[n * num_replays].observations[0] for n in range(len(starts))]

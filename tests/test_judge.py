@@ -13,6 +13,8 @@ from script_setups import GRID
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lactchain import ConfigError, DataError, Rollouts, RunConfig, SamplerConfig, make_language_env
+from lactchain.data.episodes import sampled_episodes
+from lactchain.data.sources import write_trajectories
 from lactchain.models.actor import LanguageActor
 from lactchain.types import Discount
 from lactchain_extras.foreign_critics import Numbers, open_critic
@@ -244,6 +246,34 @@ def test_a_policy_that_cannot_be_enumerated_is_replayed_from_start_states(weight
     assert stage.main(config) == {}
     listed = json.loads((tmp_path / "run/states.json").read_text())["states"]
     assert len(listed) == 48 and {state["value"] for state in listed} == {None}
+
+
+def test_texts_of_recorded_episodes_are_replayed_in_the_place_of_start_states(
+    weights, tmp_path, monkeypatch
+):
+    world = replace(GRID, history=3)
+    rollouts = Rollouts(world, 8)
+    actor = LanguageActor.from_config(sampler(weights), rollouts.env.grammar)
+    episodes = rollouts.play(actor, sampled_episodes(rollouts.env, 6, seed=0))
+    write_trajectories(tmp_path / "played.parquet", episodes)
+    asked = {text for episode in episodes for text in episode.observations[:-1]}
+    seen = []
+
+    def values(texts):
+        seen.append(list(texts))
+        return np.arange(len(texts))
+
+    def opened(name, env, gamma):
+        return SimpleNamespace(mode="value", gamma=gamma, discount_per="action", values=values)
+
+    monkeypatch.setattr("lactchain_extras.foreign_critics.open_critic", opened)
+    config = settings(weights, tmp_path / "run", environment=world, critics=("a",))
+    stage.main(replace(config, trajectories=str(tmp_path / "played.parquet"), num_starts=10_000))
+    assert set(seen[0]) == asked and len(seen[0]) == len(asked)
+    told = json.loads((tmp_path / "run/judgement.json").read_text())["a"]
+    assert told["num_states"] == len(asked)
+    starts = {rollouts.observe([state])[0] for state in rollouts.env.start_states()}
+    assert asked - starts  # what is remembered in the middle of an episode is read again, too
 
 
 def test_a_world_without_states_or_starts_to_compare_is_refused_before_play(weights, tmp_path):

@@ -13,11 +13,12 @@ from typing import Annotated, Any
 
 from lactchain.config.bounds import Bound, Bounded, Count, PositiveShare
 from lactchain.config.settings import EnvironmentConfig, RunConfig, SamplerConfig, check
-from lactchain.data.episodes import sampled_starts
+from lactchain.data.episodes import RecordedText, go_round, recorded_texts, sampled_starts
 from lactchain.data.exact_values import can_enumerate
 from lactchain.data.rollouts import Rollouts
+from lactchain.data.sources import open_trajectories
 from lactchain.environments.language import LanguageEnv
-from lactchain.environments.views import lists_states
+from lactchain.environments.views import State, lists_states
 from lactchain.errors import ConfigError
 from lactchain.runs import distributed
 from lactchain.runs.console import table
@@ -48,7 +49,10 @@ class JudgeConfig(Bounded):
     num_replays: Annotated[int, Bound(at_least=2)] = 32
     """Plays of a start state, where values are not known exactly."""
     num_starts: Annotated[int, Bound(at_least=2)] = 128
-    """Start states that are replayed there."""
+    """Start states that are replayed there, or texts of `trajectories`."""
+    trajectories: str | None = None
+    """Folder of recorded episodes of this world, of whose texts `num_starts` are replayed in the
+    place of start states: where all episodes begin alike, or a history is remembered."""
     num_envs: Count = 256
     """Episodes played side by side."""
     gamma: PositiveShare = 0.99
@@ -76,18 +80,19 @@ def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
 
     rollouts = Rollouts(config.environment, config.num_envs)
     env = rollouts.env
-    if not lists_states(env):
-        world = config.environment.id
-        raise ConfigError(f"environment.id: expected a world that lists states, got {world}")
+    if config.trajectories is None and not lists_states(env):
+        got = f"{config.environment.id} without trajectories"
+        raise ConfigError(f"environment.id: expected a world that lists states, got {got}")
     critics = {name: open_critic(name, env, config.gamma) for name in config.critics}
     actor = LanguageActor.from_config(config.actor, env.grammar)
     sampled = config.actor.decoding == "constrained" and config.actor.temperature > 0
-    if env.history == 1 and can_enumerate(env) and sampled:
+    if config.trajectories is None and env.history == 1 and can_enumerate(env) and sampled:
         figures = _by_model(config, run, critics, actor, env)
     else:
-        starts = sampled_starts(env, config.num_starts, "reported")
+        starts = _starts(config, env)
         if len(starts) < 2:
-            raise ConfigError("environment: expected two start states to compare, got 1")
+            got = f"{len(starts)}; without start states, give trajectories"
+            raise ConfigError(f"environment: expected two states to compare, got {got}")
         _write_states(config, run, env, None)
         plays = config.num_replays, config.run.seed
         figures = judge_by_replays(critics, actor, rollouts, starts, *plays)
@@ -99,6 +104,13 @@ def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
         for figure in SHOWN
         if figure in found
     }
+
+
+def _starts(config: JudgeConfig, env: LanguageEnv) -> Sequence[State | RecordedText]:
+    if config.trajectories is None:
+        return sampled_starts(env, config.num_starts, "reported")
+    texts = recorded_texts(open_trajectories(config.trajectories, env), env)
+    return go_round(texts, min(config.num_starts, len(texts)), config.run.seed)
 
 
 def _by_model(
@@ -130,8 +142,8 @@ def _by_model(
 def _write_states(
     config: JudgeConfig, run: Run, env: LanguageEnv, values: Sequence[float] | None
 ) -> None:
-    """All states in their order, each with its exact value where that is known."""
-    if distributed.is_main():
+    """All states in their order, if they are listed, each with its value where that is known."""
+    if distributed.is_main() and lists_states(env):
         states = env.view_states()
         columns = zip(states, values or [None] * len(states), strict=True)
         listed = [{"state": s, "text": env.texts(s)[0], "value": value} for s, value in columns]
