@@ -8,7 +8,6 @@ is the reference model of those that have one.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +16,16 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 from lactchain.functional.losses import kl_to_sampler, simpo_loss
-from lactchain.functional.tokens import pad, token_logprobs
+from lactchain.functional.tokens import token_logprobs
+from lactchain.models.attention import can_read_once, check_family
 from lactchain.models.runtime import evaluating
 from lactchain.trainers.base import UpdateMeanTrainer
+from lactchain.trainers.behavior_cloning import (
+    IGNORED,
+    CompletionCollator,
+    as_one_sequence,
+    completion_row,
+)
 
 
 @dataclass(frozen=True)
@@ -150,38 +156,46 @@ LOSSES = {
 ScoredRow = Mapping[str, Any]
 """`prompt_ids`, and of each completion, best first, its token ids in `completions` and `scores`."""
 
-NUM_AT_ONCE = 64
-"""States whose completions are read at once to know how probable they were."""
+
+class ScoredCollator:
+    """B states → N prompts with one completion each, and where these stand in (B, K).
+
+    Of a `CompletionCollator`, which pads the prompts and completions.
+    """
+
+    def __init__(self, pad_texts: CompletionCollator) -> None:
+        self._pad_texts = pad_texts
+
+    def __call__(self, rows: Sequence[ScoredRow]) -> dict[str, Tensor]:
+        """The batch of B states, whose completions stand behind each other."""
+        texts = [
+            completion_row(row["prompt_ids"], ids) for row in rows for ids in row["completions"]
+        ]
+        counts = torch.tensor([len(row["completions"]) for row in rows])
+        exists = torch.arange(int(counts.max())) < counts[:, None]
+
+        def table(name: str) -> Tensor:
+            lists = [row.get(name) or [math.nan] * len(row["completions"]) for row in rows]
+            flat = torch.tensor([value for values in lists for value in values])
+            return torch.zeros(exists.shape).masked_scatter(exists, flat.float())
+
+        known = {name: table(name) for name in ("scores", "sampled_logps")}
+        return {**self._pad_texts(texts), "exists": exists, **known}
 
 
-def collate(rows: Sequence[ScoredRow], pad_token_id: int) -> dict[str, Tensor]:
-    """B states as N prompts with one completion each, (N, L), and where these stand in (B, K)."""
-    texts = [(row["prompt_ids"], ids) for row in rows for ids in row["completions"]]
-    counts = torch.tensor([len(row["completions"]) for row in rows])
-    padded = torch.arange(int(counts.max())) < counts[:, None]
-
-    def table(name: str) -> Tensor:
-        lists = [row.get(name) or [math.nan] * len(row["completions"]) for row in rows]
-        flat = torch.tensor([value for values in lists for value in values], dtype=torch.float32)
-        return torch.zeros(padded.shape).masked_scatter(padded, flat)
-
-    return {
-        "input_ids": pad([prompt + ids for prompt, ids in texts], pad_token_id),
-        "attention_mask": pad([[1] * len(prompt + ids) for prompt, ids in texts], 0),
-        "completion_mask": pad([[0] * len(prompt) + [1] * len(ids) for prompt, ids in texts], 0),
-        "exists": padded,
-        "scores": table("scores"),
-        "sampled_logps": table("sampled_logps"),
-    }
-
-
-def score(model: nn.Module, inputs: Mapping[str, Tensor]) -> Scored:
-    """The completions of a batch by a model, from one forward pass."""
-    ids, mask = inputs["input_ids"], inputs["completion_mask"][:, 1:]
-    logits = model(input_ids=ids, attention_mask=inputs["attention_mask"]).logits[:, :-1]
-    logps = (token_logprobs(logits, ids[:, 1:]) * mask).sum(dim=1)
+def score(model: nn.Module, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Scored:
+    """The completions of a batch by a model of a type, from one forward pass."""
+    names = ("input_ids", "attention_mask", "position_ids", "labels", "logits_to_keep")
+    texts = {name: inputs[name] for name in names}
+    if "prefix_ids" in inputs:
+        texts = as_one_sequence({**texts, "prefix_ids": inputs["prefix_ids"]}, dtype)
+    del texts["labels"]
+    labels = inputs["labels"][:, 1:]
+    mask = labels != IGNORED
+    logits = model(**texts).logits.view(*inputs["labels"].shape, -1)[:, :-1]
+    logps = (token_logprobs(logits, labels * mask) * mask).sum(dim=1)
     exists = inputs["exists"]
-    table = torch.zeros(exists.shape, device=ids.device)
+    table = torch.zeros(exists.shape, device=labels.device)
     return Scored(
         table.masked_scatter(exists, logps),
         inputs["sampled_logps"],
@@ -192,14 +206,14 @@ def score(model: nn.Module, inputs: Mapping[str, Tensor]) -> Scored:
 
 @torch.no_grad()
 def with_reference(
-    rows: Sequence[ScoredRow], model: PreTrainedModel, pad_token_id: int
+    rows: Sequence[ScoredRow], model: PreTrainedModel, collator: ScoredCollator, at_once: int
 ) -> list[ScoredRow]:
     """Rows with `sampled_logps`, log-probabilities by a model, summed over tokens."""
     found: list[ScoredRow] = []
     with evaluating(model):
-        for start in range(0, len(rows), NUM_AT_ONCE):
-            some = rows[start : start + NUM_AT_ONCE]
-            logps = score(model, collate(some, pad_token_id)).logps.tolist()
+        for start in range(0, len(rows), at_once):
+            some = rows[start : start + at_once]
+            logps = score(model, collator(some), model.dtype).logps.tolist()
             found += [
                 {**row, "sampled_logps": sums[: len(row["completions"])]}
                 for row, sums in zip(some, logps, strict=True)
@@ -229,11 +243,14 @@ class PreferenceLossTrainer(UpdateMeanTrainer):
         nll_weight: float,
         **kwargs: Any,
     ) -> None:
+        check_family(model)
+        collator = ScoredCollator(CompletionCollator(tokenizer, can_read_once(model)))
+        known = with_reference(rows, model, collator, args.per_device_train_batch_size)
         super().__init__(
             model=model,
             args=args,
-            data_collator=partial(collate, pad_token_id=tokenizer.pad_token_id),
-            train_dataset=with_reference(rows, model, tokenizer.pad_token_id),
+            data_collator=collator,
+            train_dataset=known,
             processing_class=tokenizer,
             **kwargs,
         )
@@ -244,11 +261,11 @@ class PreferenceLossTrainer(UpdateMeanTrainer):
         counts = inputs["exists"].sum(dim=1)
         best = counts.cumsum(dim=0) - counts  # the first row of each state
         states = torch.tensor(len(counts), device=best.device)
-        return torch.stack([states, inputs["completion_mask"][best].sum()])
+        return torch.stack([states, (inputs["labels"][best] != IGNORED).sum()])
 
     def loss_of(self, model: nn.Module, inputs: dict[str, Tensor], shares: Tensor) -> Tensor:
         """Mean loss of B states, or their share of an update's."""
-        rows = score(model, inputs)
+        rows = score(model, inputs, self.model.dtype)
         preference = self.loss(rows).mean()
         nll = -rows.logps[:, 0].sum() / rows.lengths[:, 0].sum()
         gains = rows.ends(rows.log_ratios / rows.lengths.clamp(min=1))

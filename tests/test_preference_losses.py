@@ -10,8 +10,14 @@ from test_simpo_oracle import their_losses
 from training_setups import make_simpo
 
 from lactchain.config.settings import SimPOConfig
+from lactchain.trainers.behavior_cloning import CompletionCollator
 from lactchain_extras import preference_losses
-from lactchain_extras.preference_losses import LOSSES, PreferenceLossTrainer, Scored
+from lactchain_extras.preference_losses import (
+    LOSSES,
+    PreferenceLossTrainer,
+    Scored,
+    ScoredCollator,
+)
 
 pytestmark = pytest.mark.extras
 
@@ -98,8 +104,9 @@ def test_where_all_are_as_likely_a_step_makes_the_best_completion_likelier(name)
     assert not logps.grad[~rows.exists].any()
 
 
-def test_simpo_from_rows_of_its_own_trainer_has_the_same_loss(tiny, run):
-    """Prompts read once a pair, there; a prompt a completion, here."""
+@pytest.mark.parametrize("share", [True, False])
+def test_simpo_from_rows_of_its_own_trainer_has_the_same_loss(tiny, run, share):
+    """A row is a pair there, and a completion here, behind a shared beginning or not."""
     simpo = make_simpo(tiny, run, lora=False)
     simpo.settings = SimPOConfig(beta=2.0, target_margin=0.5, nll_weight=0.3)
     pairs = simpo.train_dataset[:7]
@@ -112,7 +119,9 @@ def test_simpo_from_rows_of_its_own_trainer_has_the_same_loss(tiny, run):
     loss = partial(preference_losses.simpo, beta=2.0, target_margin=0.5)
     options = {"loss": loss, "nll_weight": 0.3, "run": run}
     ours = PreferenceLossTrainer(simpo.model, simpo.args, rows, simpo.processing_class, **options)
-    inputs = ours.data_collator(ours.train_dataset)
+    whole = ScoredCollator(CompletionCollator(simpo.processing_class))
+    inputs = (ours.data_collator if share else whole)(ours.train_dataset)
+    assert ("prefix_ids" in inputs) == share
     torch.testing.assert_close(ours.compute_loss(ours.model, inputs), expected)
     sums = simpo.completion_logprobs(pairs).float()
     torch.testing.assert_close(inputs["sampled_logps"], sums, atol=1e-5, rtol=1e-5)

@@ -73,7 +73,7 @@ def cloning_rows(
         elif max_length is not None and len(prompt) + len(completion) > max_length:
             dropped["over-long"] += 1
         else:
-            rows.append(_row(prompt, completion))
+            rows.append(completion_row(prompt, completion))
     if examples and not rows:
         raise DataError(f"all {len(examples)} examples were dropped: {dict(dropped)}")
     return rows, dropped
@@ -91,7 +91,8 @@ def _encoded(
     return zip(prompts, completions, strict=True)
 
 
-def _row(prompt: list[int], completion: list[int]) -> CloningRow:
+def completion_row(prompt: list[int], completion: list[int]) -> CloningRow:
+    """The row of a completion that is learnt behind its prompt."""
     return {"input_ids": prompt + completion, "labels": [IGNORED] * len(prompt) + completion}
 
 
@@ -191,7 +192,7 @@ def decision_rows(
 
     template.check_untemplated(decisions, "trajectories: decisions")
     encoded = _encoded(decisions, template, tokenizer, name)
-    rows = [_row(prompt, ids or [tokenizer.eos_token_id]) for prompt, ids in encoded]
+    rows = [completion_row(prompt, ids or [tokenizer.eos_token_id]) for prompt, ids in encoded]
     for number, length in enumerate(len(row["input_ids"]) for row in rows):
         if max_length is not None and length > max_length:
             raise DataError(
