@@ -5,11 +5,12 @@ preset `tiny`. Each kind of critic then learns those same episodes, and `judge` 
 exact V^π and Q^π, each under its own discount. Beside them stand V of MC and ILQL on the same
 episodes, numbers for which nothing is trained (`other_signals.py`; after `lactchain prepare_weights
 --config smollm2`), V* of the world, which knows nothing of the policy, and numbers that were drawn.
-Prints means over seeds with 95 % intervals; where there are too many chains for exact values, those
-of states alone, by replays.
+Some then rank pairs, from which the actor learns for a round. The last rows are of the policy after
+the preset's own round: its critic as it was, a new one, and the old one carried on. Prints means
+over seeds with 95 % intervals; without exact values those of states alone, by replays.
 
     python benchmarks/critic_signals.py                     # some nine CPU minutes a seed
-    python benchmarks/critic_signals.py --worlds slippery_lake taxi words --seeds 0 1 2
+    python benchmarks/critic_signals.py --worlds slippery_lake taxi words maze wordle
 
 Each step is a run in the folder: the same command goes on where it was.
 """
@@ -17,15 +18,17 @@ Each step is a run in the folder: the same command goes on where it was.
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from typing import Any
 
 import numpy as np
 import other_signals
 from measuring import ROOT, command_line, environment, markdown, shown, summary, words
-from worlds import BUILT_IN, begun
+from worlds import BUILT_IN, GAMES, begun
 
 from lactchain.config.settings import EnvironmentConfig
 from lactchain.config.yaml_files import load, to_yaml
@@ -47,7 +50,13 @@ KINDS: dict[str, dict[str, object]] = {
     "V: MiniLM, λ 1": {"critic.model": MINILM, "critic.frozen": True, "critic.trace": 1.0},
     "Q of chains": {"critic.mode": "action_value"},
 }
-FIGURES = ("r2", "rho", "rho_within", "pairs_right", "slope")
+TAUGHT = ("V", "V: λ 1", "V: λ 0", "V: MiniLM, head solved", "Q of chains")
+"""Those whose pairs an actor learns from: the best that are critics, and one that ranks badly."""
+REPLAYED = ("maze_partial", "wordle")
+"""Worlds without exact values of what is read: texts of the critic's episodes are played on."""
+LEARNT = ("success_rate", "success_within_2_chains", "of_optimum", "episode_return")
+FIGURES = ("r2", "rho", "rho_within", "pairs_right", "slope", "wider half", "seconds", *LEARNT)
+Row = dict[str, Any]
 
 
 def run(script: str, config: Path, run_dir: Path, settings: dict[str, object]) -> Path:
@@ -55,30 +64,73 @@ def run(script: str, config: Path, run_dir: Path, settings: dict[str, object]) -
     if not (run_dir / "summary.json").exists():
         command = [sys.executable, str(ROOT / f"scripts/{script}.py")]
         command += words({"config": config, **settings, "run.run_dir": run_dir})
+        began = getrusage(RUSAGE_CHILDREN)
         subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
+        ended = getrusage(RUSAGE_CHILDREN)
+        spent = ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
+        _spent(run_dir).write_text(f"{spent:.1f}")
     return run_dir
 
 
-def judged(world: str, folder: Path, seed: int) -> dict[str, dict[str, float]]:
+def _spent(run_dir: Path) -> Path:
+    """The file that says how many CPU seconds a run took, the start of its process included."""
+    return run_dir.with_name(f"{run_dir.name}.seconds")
+
+
+def judged(world: str, folder: Path, seed: int) -> dict[str, Row]:
     """Figures of all kinds on one seed, by name."""
-    begun(world, folder / "pipeline", seed)
-    preset = folder / "pipeline/round_1/critic"
-    given: dict[str, object] = {"trajectories": preset / "trajectories"}
-    given |= {"compare_with_exact": False}
-    critics = {
-        name: run("train_critic", preset / "config.yaml", folder / name, given | changes)
-        for name, changes in KINDS.items()
+    begun(world, folder / "pipeline", seed, num_critics=2)
+    first, second = (folder / f"pipeline/round_{n}/critic" for n in (1, 2))
+    asked, exact = load(first / "config.yaml"), world not in REPLAYED
+    critics = {name: fit(first, folder / name, changes) for name, changes in KINDS.items()}
+    names = {critics[name] / "critic": name for name in KINDS}
+    if exact:
+        files = others(folder, seed, asked, EmbeddingCritic.load(critics["V"] / "critic"))
+        names |= {path: path.stem for path in files}
+    found = by_policy(first, folder / "judge", names, exact)
+    for name in TAUGHT:
+        found[name] |= taught(folder, critics[name])
+    for path, name in names.items():
+        spent = _spent(path if path.suffix == ".json" else path.parent)
+        found[name]["seconds"] = float(spent.read_text())
+    fresh = fit(second, folder / "round 2, anew", {"critic.checkpoint": None})
+    carried = {
+        first / "critic": "round 1, as it was",
+        fresh / "critic": "round 2, anew",
+        second / "critic": "round 2, carried on: the preset",
     }
-    names = {str(path / "critic"): name for name, path in critics.items()}
-    asked = load(preset / "config.yaml")
-    gamma = asked["critic"]["gamma"]
-    critic = EmbeddingCritic.load(critics[next(iter(KINDS))] / "critic")
-    names |= {str(path): path.stem for path in others(folder, seed, asked, critic)}
+    return found | by_policy(second, folder / "judge_2", carried, exact)
+
+
+def fit(critic: Path, run_dir: Path, changes: dict[str, object]) -> Path:
+    """A critic on the episodes of another one, with other settings."""
+    given: dict[str, object] = {"trajectories": critic / "trajectories"}
+    given |= {"compare_with_exact": False}
+    return run("train_critic", critic / "config.yaml", run_dir, given | changes)
+
+
+def by_policy(critic: Path, run_dir: Path, names: dict[Path, str], exact: bool) -> dict[str, Row]:
+    """Figures by the values of the policy that played a critic's episodes, by name."""
+    asked, settings = load(critic / "config.yaml"), run_dir.with_suffix(".yaml")
     judgement = {key: asked[key] for key in ("environment", "actor")}
-    (folder / "judge.yaml").write_text(to_yaml(judgement | {"gamma": gamma}))
-    run("judge", folder / "judge.yaml", folder / "judge", {"critics": [*names]})
-    found = json.loads((folder / "judge/judgement.json").read_text())
-    return {name: found[path] for path, name in names.items()}
+    judgement |= {} if exact else {"trajectories": str(critic / "trajectories")}
+    settings.write_text(to_yaml(judgement | {"gamma": asked["critic"]["gamma"]}))
+    run("judge", settings, run_dir, {"critics": [*map(str, names)]})
+    found = json.loads((run_dir / "judgement.json").read_text())
+    for row in found.values():
+        parts = [part["pairs_right"] for part in row.get("by_margin", ())[2:]]
+        row["wider half"] = np.mean(parts) if parts else None
+    return {name: found[str(path)] for path, name in names.items()}
+
+
+def taught(folder: Path, critic: Path) -> Row:
+    """What an actor does greedily after one round on pairs that a critic has ranked."""
+    pipeline, place = folder / "pipeline", folder / "taught" / critic.name
+    by = {"critic": critic / "critic"}
+    actor = run("train_simpo", pipeline / "round_1/simpo/config.yaml", place, by) / "actor"
+    greedy = pipeline / "round_0/evaluation/config.yaml"
+    figures = summary(run("evaluate", greedy, place / "evaluation", {"actor.model": actor}))
+    return {name: figures.get(name) for name in LEARNT}
 
 
 def others(folder: Path, seed: int, asked: dict[str, Any], critic: EmbeddingCritic) -> list[Path]:
@@ -99,7 +151,10 @@ def others(folder: Path, seed: int, asked: dict[str, Any], critic: EmbeddingCrit
         )
         for bins in (51, 101)
     }
+    heads = partial(other_signals.of_halves, critic, episodes, other_signals.plain(env))
     known |= {
+        "V: two heads on halves of the episodes, their mean": lambda: heads().mean(axis=0).tolist(),
+        "V: two heads on halves of the episodes, the lower": lambda: heads().min(axis=0).tolist(),
         "likeness by MiniLM": partial(other_signals.likeness, MINILM, read, nearest),
         "SmolLM2, asked": partial(other_signals.prompted, SMOLLM2, read),
         "V* of the world": best.tolist,
@@ -110,48 +165,51 @@ def others(folder: Path, seed: int, asked: dict[str, Any], critic: EmbeddingCrit
         preset |= {key: asked[key] for key in ("environment", "actor")}
         preset[method]["gamma"] = gamma**0.5  # of a token; an action has two
         (file := folder / f"{method}.yaml").write_text(to_yaml(preset))
-        values = run(f"train_{method}", file, folder / method, {"trajectories": path}) / "values"
-        of_tokens = partial(other_signals.of_tokens, values, asked["actor"], env)
+        trained = run(f"train_{method}", file, folder / method, {"trajectories": path})
+        of_tokens = partial(other_signals.of_tokens, trained / "values", asked["actor"], env)
         known[f"V of {method.upper()}"] = of_tokens
     files = {folder / f"{name}.json": numbers for name, numbers in known.items()}
     for file, numbers in files.items():
         if not file.exists():
-            file.write_text(json.dumps({"values": numbers()}))
+            began, values = time.process_time(), numbers()
+            spent = time.process_time() - began
+            if (trained := folder / file.stem.rpartition(" ")[2].lower()).is_dir():
+                spent += float(_spent(trained).read_text())
+            _spent(file).write_text(f"{spent:.1f}")
+            file.write_text(json.dumps({"values": values}))
     return [*files]
 
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--worlds", nargs="+", choices=BUILT_IN, default=["gridworld_4x4"])
+    worlds = [*BUILT_IN, *GAMES]
+    parser.add_argument("--worlds", nargs="+", choices=worlds, default=["gridworld_4x4"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/critic_signals"))
     given = parser.parse_args()
-    heads = ("signal", *FIGURES, "wider half")
     for world in given.worlds:
-        rows: dict[str, list[dict[str, float]]] = {}
+        rows: dict[str, list[Row]] = {}
         success = []
         for seed in given.seeds:
             folder = given.folder.resolve() / f"{world}_{seed}"
             for name, figures in judged(world, folder, seed).items():
                 rows.setdefault(name, []).append(figures)
-            success.append(summary(folder / "pipeline/round_0/evaluation")["success_rate"])
-        lines = [
-            [n, *(_cell(seeds, f) for f in FIGURES), _wide(seeds)] for n, seeds in rows.items()
-        ]
+            success.append(summary(folder / "pipeline/round_0/evaluation").get("success_rate", 0))
         print(f"\n### {world}, actors of success {shown(success)}\n")
-        print("\n".join(markdown(heads, lines)), flush=True)
+        print("\n".join(table(rows)), flush=True)
 
 
-def _cell(seeds: list[dict[str, Any]], figure: str) -> str:
+def table(rows: Mapping[str, Sequence[Row]]) -> list[str]:
+    """A row for each signal, of means over seeds; less the columns in which nothing stands."""
+    columns = {name: [_cell(seeds, name) for seeds in rows.values()] for name in FIGURES}
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
+    return markdown(["signal", *columns], zip(rows, *columns.values(), strict=True))
+
+
+def _cell(seeds: Sequence[Mapping[str, Any]], figure: str) -> str:
     """Over the seeds that have the figure, which replays may not give."""
     values = [found[figure] for found in seeds if found.get(figure) is not None]
-    return shown(values) if values else ""
-
-
-def _wide(seeds: list[dict[str, Any]]) -> str:
-    """Share of pairs in order in the two parts with the widest margins."""
-    parts = [part["pairs_right"] for found in seeds for part in found.get("by_margin", ())[2:]]
-    return f"{np.mean(parts):.3f}" if parts else ""
+    return shown(values, "{:.0f}" if figure == "seconds" else "{:.3f}") if values else ""
 
 
 if __name__ == "__main__":

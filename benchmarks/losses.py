@@ -8,6 +8,7 @@ completion, the others all K.
 
     python benchmarks/losses.py --sweep                      # settings, by seed 100 in the grid
     python benchmarks/losses.py --seeds 0 1 2                # all worlds, by the settings chosen
+    python benchmarks/losses.py --worlds smollm2 --num_epochs 1 --learning_rate 1e-3
     python benchmarks/losses.py --report
 
 Settings are swept in the order that SimPO's authors advise: the learning rate first, then the
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 from measuring import command_line, markdown, shown, student, summary
+from pretrained import study_of
 from worlds import BUILT_IN, begun
 
 from lactchain.config.settings import GuidedActorConfig, RunConfig, recast
@@ -43,14 +45,22 @@ from lactchain.runs.console import under_way
 from lactchain.runs.process import seed_everything
 from lactchain.runs.run import Run
 from lactchain.stages import evaluate, make_preferences
+from lactchain.stages.pipeline_config import RunPipelineConfig
 from lactchain.stages.rounds import evaluation
+from lactchain.stages.train_simpo import TrainSimPOConfig
 from lactchain.storage.files import append_json_lines, read_json_lines
 from lactchain.trainers.base import save_result, train, training_arguments
 from lactchain_extras.preference_losses import LOSSES, PreferenceLossTrainer, ScoredRow
 
-TABLE_WORLDS = ("gridworld_4x4", "frozen_lake_8x8", "taxi", "slippery_lake", "words")
-SWEEP_WORLDS, SWEEP_SEED = ("gridworld_4x4",), 100
-RATES = (1e-3, 2e-3, 4e-3)
+TABLE_WORLDS = (
+    "gridworld_4x4", "gridworld_5x5", "frozen_lake_8x8", "slippery_lake_chains_of_3", "words",
+)  # fmt: skip
+"""Worlds in which a clone by the preset leaves something to learn."""
+PRETRAINED = "smollm2"
+SWEEP_WORLDS, SWEEP_SEED = ("gridworld_4x4", "slippery_lake_chains_of_3"), 100
+RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+FACTORS = (0.3, 3.0)
+"""What a sweep multiplies the settings of a loss by."""
 CLONING = ("cloning", "weighted_cloning")
 """They need no further likelihood of the best beside them."""
 
@@ -67,15 +77,20 @@ class Course:
         config: of the round's training by SimPO, whose counts all losses share.
     """
 
+    evaluated_before = "pipeline/round_0/evaluation"
+
     def __init__(self, given: argparse.Namespace, world: str, seed: int) -> None:
         self.folder = given.folder.resolve() / world / str(seed)
         self.world, self.seed, self.num_epochs = world, seed, given.num_epochs
-        self._pipeline, self.config = begun(world, self.folder / "pipeline", seed)
+        self._pipeline, self.config = self._begun(given)
         self.rollouts = Rollouts(self.config.environment)
+
+    def _begun(self, given: argparse.Namespace) -> tuple[RunPipelineConfig, TrainSimPOConfig]:
+        return begun(self.world, self.folder / "pipeline", self.seed)
 
     def before(self) -> Line:
         """The figures of the actor that all begin from."""
-        found = summary(self.folder / "pipeline/round_0/evaluation")
+        found = summary(self.folder / self.evaluated_before)
         nothing = {"gains/chosen": 0.0, "gains/rejected": 0.0, "cpu_seconds": 0.0}
         return {key: found.get(key) for key in FIGURES} | nothing
 
@@ -147,11 +162,26 @@ class Course:
             }
 
     def _evaluated(self, place: Path) -> Line:
-        actor = replace(self.config.actor, model=str(place / "actor"))
+        trained = {"adapter" if self.config.actor.lora else "model": str(place / "actor")}
+        actor = replace(self.config.actor, **trained)
         greedy = recast(actor, GuidedActorConfig, decoding="free", temperature=0.0)
         stage = evaluation(self._pipeline, greedy)
         found = evaluate.main(replace(stage, run=RunConfig(run_dir=str(place / "evaluation"))))
         return {key: found.get(key) for key in FIGURES + ("actions_over_shortest", "of_optimum")}
+
+
+class PretrainedCourse(Course):
+    """SmolLM2 in words, behind a clone that was stopped halfway (`pretrained.py`)."""
+
+    evaluated_before = "warm start, greedy"
+
+    def _begun(self, given: argparse.Namespace) -> tuple[RunPipelineConfig, TrainSimPOConfig]:
+        study = study_of(self.seed, given.chains, self.folder, ["--run.threads", "1"])
+        actor = study.warm_start()
+        study.play("warm start", actor)
+        study.train_critic(actor)
+        config = study.improvement(actor, "recipe")
+        return study.config, replace(config, run=RunConfig(seed=self.seed))
 
 
 class Results:
@@ -184,7 +214,8 @@ class Results:
 def main() -> None:
     """Sweeps, trains, or reports."""
     parser = command_line(__doc__)
-    parser.add_argument("--worlds", nargs="+", choices=BUILT_IN)
+    parser.add_argument("--worlds", nargs="+", choices=[*BUILT_IN, PRETRAINED])
+    parser.add_argument("--chains", type=int, default=520, help=f"cloned by {PRETRAINED}")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/losses"))
@@ -192,13 +223,6 @@ def main() -> None:
     parser.add_argument("--num_epochs", type=float, default=4, help="half the preset's by default")
     parser.add_argument("--learning_rate", type=float, help="of all, in the place of the sweep's")
     parser.add_argument("--sweep", action="store_true", help="choose settings by seed 100")
-    parser.add_argument(
-        "--factors",
-        type=float,
-        nargs="*",
-        default=[0.3, 3.0],
-        help="by which a sweep multiplies the settings of a loss",
-    )
     parser.add_argument("--report", action="store_true", help="the tables of what is there")
     given = parser.parse_args()
     results = Results(given.folder / "results.jsonl")
@@ -210,11 +234,12 @@ def main() -> None:
             courses = [Course(given, world, SWEEP_SEED) for world in given.worlds or SWEEP_WORLDS]
             for name in given.losses:
                 for nll_weight in _nll_weights(name, given.nll_weights):
-                    sweep(results, courses, name, nll_weight, given.factors)
+                    sweep(results, courses, name, nll_weight)
             return
         for world in given.worlds or TABLE_WORLDS:
             for seed in given.seeds:
-                course = Course(given, world, seed)
+                kind = PretrainedCourse if world == PRETRAINED else Course
+                course = kind(given, world, seed)
                 results.before(course)
                 for name in given.losses:
                     for nll_weight in _nll_weights(name, given.nll_weights):
@@ -222,19 +247,13 @@ def main() -> None:
                         results.of(course, name, given.learning_rate or rate, *more)
 
 
-def sweep(
-    results: Results,
-    courses: Sequence[Course],
-    name: str,
-    nll_weight: float,
-    factors: Sequence[float],
-) -> None:
+def sweep(results: Results, courses: Sequence[Course], name: str, nll_weight: float) -> None:
     """Tries learning rates, then the loss's own settings one by one."""
     settings = dict(LOSSES[name].settings)
     tried = [(rate, nll_weight, settings) for rate in RATES]
     best = _best(results, courses, name, tried)
     for key, value in settings.items():
-        changes = [{key: value * factor} for factor in factors]
+        changes = [{key: value * factor} for factor in FACTORS]
         tried = [best] + [(best[0], nll_weight, best[2] | change) for change in changes]
         best = _best(results, courses, name, tried)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,6 +16,7 @@ from lactchain.environments.language import LanguageEnv
 from lactchain.models.actor import LanguageActor
 from lactchain.models.critic import EmbeddingCritic
 from lactchain.models.loading import load_tokenizer
+from lactchain.trainers.closed_form import NUM_FOLDS, RidgeFolds
 from lactchain.trainers.critic import EpisodeTable
 from lactchain.types import Trajectory
 
@@ -36,8 +38,7 @@ def hl_gauss(
     """
     table = EpisodeTable(episodes, critic)
     known, asked = _features(critic, table.inputs), _features(critic, _rows(critic, texts))
-    head = critic.base.score.weight[0].detach().double() * critic.value_scale
-    returns = table.targets(critic.value_offset + known @ head)
+    returns = _targets(table, known, critic)
     low, high = returns.min().item(), returns.max().item()
     room = 3 * WIDTHS * (high - low) / bins  # else the ends would be pulled to the middle
     edges = torch.linspace(low - room, high + room, bins + 1, dtype=torch.double)
@@ -59,6 +60,23 @@ def hl_gauss(
 
     optimiser.step(loss)
     return (layer((asked - mean) / scale).softmax(dim=1) @ (edges[:-1] + edges[1:]) / 2).tolist()
+
+
+def of_halves(
+    critic: EmbeddingCritic, episodes: Sequence[Trajectory], texts: Sequence[str]
+) -> np.ndarray:
+    """Values (2, B) of two heads on a critic's encoder, which share no episode.
+
+    What is bootstrapped is the critic's own value, of all episodes.
+    """
+    asked, found = _features(critic, _rows(critic, texts)), []
+    for half in (episodes[::2], episodes[1::2]):
+        table = EpisodeTable(half, critic)
+        known = _features(critic, table.inputs)
+        targets = _targets(table, known, critic, critic.settings.trace)
+        folds = RidgeFolds(known, table.row_inputs, table.row_episodes % NUM_FOLDS)
+        found.append(folds.solve(targets).values(asked).numpy())
+    return np.stack(found)
 
 
 def likeness(encoder: str, texts: Sequence[str], best: Sequence[int]) -> list[float]:
@@ -95,6 +113,16 @@ def of_tokens(values: Path, actor: Mapping[str, Any], env: LanguageEnv) -> list[
 def plain(env: LanguageEnv) -> list[str]:
     """What the states of a world read like at the beginning of an episode."""
     return [env.texts(state)[0] for state in env.view_states()]
+
+
+def _targets(
+    table: EpisodeTable, features: Tensor, critic: EmbeddingCritic, trace: float = 1.0
+) -> Tensor:
+    """Returns (N,) bootstrapped by a critic, whose guess at a text never answered has bounds."""
+    head = critic.base.score.weight[0].detach().double() * critic.value_scale
+    plain = table.targets(torch.zeros(len(features)))
+    values = (critic.value_offset + features @ head).clamp(plain.min(), plain.max())
+    return table.targets(values, trace)
 
 
 def _rows(critic: EmbeddingCritic, texts: Sequence[str]) -> list[list[int]]:

@@ -15,7 +15,7 @@ the last start).
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,16 @@ class Study:
         """The actor that a stage has trained."""
         return replace(self.config.actor, adapter=str(self.folder / name / "actor"))
 
-    def round(self, actor: ActorConfig, name: str) -> None:
-        """Critic and pairs, once for all arms, and SimPO with the weights of one."""
+    def train_critic(self, actor: ActorConfig) -> None:
+        """The critic of all arms."""
         player = criticism(self.config, recast(actor, PlayerConfig))
         self.stage("critic", train_critic.main, player, seed=1)
+
+    def improvement(self, actor: ActorConfig, name: str) -> train_simpo.TrainSimPOConfig:
+        """SimPO with the weights of an arm, on pairs that are made once for all."""
         loss = replace(self.config.simpo.loss, **WEIGHTS[name])
         pairs = None if name == "recipe" else str(self.folder / "recipe/pairs")
-        config = train_simpo.TrainSimPOConfig(
+        return train_simpo.TrainSimPOConfig(
             environment=self.config.environment,
             actor=actor,
             critic=str(self.folder / "critic/critic") if pairs is None else None,
@@ -91,7 +94,6 @@ class Study:
             loss=loss,
             training=self.config.simpo.training,
         )
-        self.stage(name, train_simpo.main, config, seed=1)
 
     def clone_on(self, actor: ActorConfig) -> None:
         """Clones further chains for as many CPU seconds as the round of the recipe took."""
@@ -119,6 +121,14 @@ class Study:
         return np.array([e.success and e.num_chains <= 2 for e in episodes], dtype=float)
 
 
+def study_of(seed: int, chains: int, folder: Path, settings: Sequence[str] = ()) -> Study:
+    """The study of a seed, whose warm start ends after so many chains."""
+    words = ["--config", str(PRESET), "--run.seed", str(seed)]
+    words += ["--warm_start.target_skill", "null"]
+    words += ["--warm_start.behavior.num_chains", str(chains), *settings]
+    return Study(parse(RunPipelineConfig, words), folder)
+
+
 def main() -> None:
     """Prints a row an arm as soon as it is known, and the table at the end."""
     parser = argparse.ArgumentParser(
@@ -129,17 +139,15 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=640, help="of the warm start")
     parser.add_argument("--arms", nargs="*", default=[*WEIGHTS, CLONING])
     arguments, settings = parser.parse_known_args()
-    words = ["--config", str(PRESET), "--run.seed", str(arguments.seed)]
-    words += ["--warm_start.target_skill", "null"]
-    words += ["--warm_start.behavior.num_chains", str(arguments.chains), *settings]
-    study = Study(parse(RunPipelineConfig, words), arguments.folder)
+    study = study_of(arguments.seed, arguments.chains, arguments.folder, settings)
     actor = study.warm_start()
     rows = [study.play("warm start", actor)]
     for name in arguments.arms:
         if name == CLONING:
             study.clone_on(actor)
         else:
-            study.round(actor, name)
+            study.train_critic(actor)
+            study.stage(name, train_simpo.main, study.improvement(actor, name), seed=1)
         rows.append(study.play(name, study.at(name)))
         print(json.dumps(rows[-1]), flush=True)
     table("From one warm start", rows)

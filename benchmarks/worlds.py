@@ -26,6 +26,13 @@ from lactchain.stages.rounds import Rounds
 from lactchain.stages.run_pipeline import sized
 from lactchain.stages.train_simpo import TrainSimPOConfig
 
+
+def _preset(name: str) -> list[str]:
+    return ["--config", str(ROOT / f"configs/run_pipeline/{name}.yaml")]
+
+
+GAMES = {name: _preset(f"{name}_tiny") for name in ("maze", "maze_partial", "wordle")}
+"""Worlds of LMRL-Gym, each with a preset of its own."""
 GRID, LAKE = "lactchain/GridWorld-v0", "FrozenLake-v1"
 WALLS = {
     "a": [[1, 1], [1, 2], [1, 3], [4, 2], [4, 3], [4, 4]],
@@ -109,12 +116,14 @@ def play(arguments: list[str], folder: Path, seed: int, processes: int) -> None:
         subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log, check=False)
 
 
-def begun(name: str, folder: Path, seed: int) -> tuple[RunPipelineConfig, TrainSimPOConfig]:
-    """Runs the preset up to its first critic; returns its settings, and those of what is next.
+def begun(
+    name: str, folder: Path, seed: int, num_critics: int = 1
+) -> tuple[RunPipelineConfig, TrainSimPOConfig]:
+    """Runs the preset up to a critic; returns its settings, and those of what is next.
 
     The evaluation before any round is in `folder/round_0`.
     """
-    preset = ["--config", str(ROOT / "configs/run_pipeline/tiny.yaml"), *WORLDS[name]]
+    preset = GAMES[name] if name in GAMES else [*_preset("tiny"), *WORLDS[name]]
     where = ["--run.run_dir", str(folder), "--run.seed", str(seed)]
     where += ["--actor.model", f"{folder}/base/actor"]
     where += ["--critic.config.model", f"{folder}/base/encoder"]
@@ -124,7 +133,10 @@ def begun(name: str, folder: Path, seed: int) -> tuple[RunPipelineConfig, TrainS
         rounds.warm_start()
         rounds.evaluate(0)
         rounds.train_critic(1)
-        return config, rounds._improvement(1)
+        for number in range(1, num_critics):
+            rounds.train_actor(number)
+            rounds.train_critic(number + 1)
+        return config, rounds._improvement(num_critics)
 
 
 def row(name: str, seed: int, folder: Path) -> str:
