@@ -6,7 +6,7 @@ then trains the same actor on them, for the same number of updates and states pe
 actor is evaluated as a pipeline evaluates a round. Losses of pairs see the best and the worst
 completion, the others all K.
 
-    python benchmarks/losses.py --sweep                      # settings, by seed 100 in the grid
+    python benchmarks/losses.py --sweep                      # settings, by seeds 100 to 102
     python benchmarks/losses.py --seeds 0 1 2                # all worlds, by the settings chosen
     python benchmarks/losses.py --worlds smollm2 --num_epochs 1 --learning_rate 1e-3
     python benchmarks/losses.py --report
@@ -57,8 +57,8 @@ TABLE_WORLDS = (
 )  # fmt: skip
 """Worlds in which a clone by the preset leaves something to learn."""
 PRETRAINED = "smollm2"
-SWEEP_WORLDS, SWEEP_SEED = ("gridworld_4x4", "slippery_lake_chains_of_3"), 100
-RATES = (1e-3, 2e-3, 4e-3, 8e-3)
+SWEEP_WORLDS, SWEEP_SEEDS = ("gridworld_4x4",), (100, 101, 102)
+RATES = (2e-3, 4e-3, 8e-3)
 FACTORS = (0.3, 3.0)
 """What a sweep multiplies the settings of a loss by."""
 CLONING = ("cloning", "weighted_cloning")
@@ -231,7 +231,8 @@ def main() -> None:
         return
     with under_way("Losses"):
         if given.sweep:
-            courses = [Course(given, world, SWEEP_SEED) for world in given.worlds or SWEEP_WORLDS]
+            worlds = given.worlds or SWEEP_WORLDS
+            courses = [Course(given, world, seed) for world in worlds for seed in SWEEP_SEEDS]
             for name in given.losses:
                 for nll_weight in _nll_weights(name, given.nll_weights):
                     sweep(results, courses, name, nll_weight)
@@ -273,15 +274,16 @@ def goal(line: Mapping[str, Any]) -> float:
 
 
 def chosen(lines: Sequence[Line], name: str, nll_weight: float) -> tuple[Any, ...]:
-    """The best settings of the sweep; without one, the middle rate and those of the source."""
+    """The best of what all seeds of the sweep have; else the middle rate, and the source's."""
     swept: dict[str, list[Line]] = {}
     for line in lines:
-        if (line["seed"], line["loss"], line["nll_weight"]) == (SWEEP_SEED, name, nll_weight):
+        if line["seed"] in SWEEP_SEEDS and _arm(line)[:2] == (name, nll_weight):
             arm = line["learning_rate"], line["settings"]
             swept.setdefault(repr(arm), []).append(line)
-    if not swept:
+    whole = [of for of in swept.values() if {line["seed"] for line in of} == {*SWEEP_SEEDS}]
+    if not whole:
         return RATES[1], nll_weight, dict(LOSSES[name].settings)
-    best = max(swept.values(), key=lambda of: float(np.mean([goal(line) for line in of])))[0]
+    best = max(whole, key=lambda of: float(np.mean([goal(line) for line in of])))[0]
     return best["learning_rate"], nll_weight, best["settings"]
 
 
@@ -289,7 +291,7 @@ def report(lines: Sequence[Line], worlds: Sequence[str]) -> list[str]:
     """A table for each world: means over seeds, and differences from SimPO at its highest rate."""
     found: list[str] = []
     for world in worlds:
-        here = [line for line in lines if line["world"] == world and line["seed"] != SWEEP_SEED]
+        here = [x for x in lines if x["world"] == world and x["seed"] not in SWEEP_SEEDS]
         simpo = [line for line in here if _arm(line)[:2] == ("simpo", 10.0)]
         base = {line["seed"]: line for line in sorted(simpo, key=lambda of: of["learning_rate"])}
         rows = [
