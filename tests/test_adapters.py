@@ -11,13 +11,22 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from script_setups import GRID
 from test_loading import IDS, LORA, cut, edit_json, refused, text
 from test_tiny_models import SMALL
 from training_setups import nudge
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from lactchain import ActorConfig, ConfigError, CriticConfig, DataError, EmbeddingCritic
+from lactchain import (
+    ActorConfig,
+    ConfigError,
+    CriticConfig,
+    DataError,
+    EmbeddingCritic,
+    make_language_env,
+)
 from lactchain.models import adapters
+from lactchain.models.actor import LanguageActor
 from lactchain.models.adapters import base_checksum, save_adapter, tokenizer_checksum
 from lactchain.models.loading import load_actor
 from lactchain.models.weights import ADAPTER_FILES, ADAPTER_RECORD, weights_in
@@ -46,6 +55,12 @@ def test_an_adapter_comes_back_bit_for_bit_without_a_word(config, adapter, capfd
     assert adapters.adapter_effect(model) > 0
     adapters.load_adapter_weights(other, adapter)  # into one that is in use
     assert torch.equal(other.eval()(IDS).logits, expected(IDS).logits)
+
+
+def test_an_actor_with_an_adapter_is_called_by_it(config, adapter):
+    grammar = make_language_env(GRID).grammar
+    actor = LanguageActor.from_config(replace(config, adapter=str(adapter)), grammar)
+    assert actor.name == f"{adapter} (free)"
 
 
 def test_the_same_adapter_is_the_same_bytes_in_every_process(config, adapter, tmp_path):

@@ -58,7 +58,7 @@ class LanguageActor:
         *,
         values: Any = None,
     ) -> None:
-        self.name = f"{config.model} ({config.decoding})"
+        self.name = f"{config.adapter or config.model} ({config.decoding})"
         self.tokenizer = tokenizer
         self.template = PromptTemplate(tokenizer, config.strategy, grammar)
         if config.values is not None and values is None:
