@@ -9,7 +9,7 @@ Some then rank pairs, from which the actor learns for a round. The last rows are
 the preset's own round: its critic as it was, a new one, and the old one carried on. Prints means
 over seeds with 95 % intervals; without exact values those of states alone, by replays.
 
-    python benchmarks/critic_signals.py                     # some nine CPU minutes a seed
+    python benchmarks/critic_signals.py                     # some twenty CPU minutes a seed
     python benchmarks/critic_signals.py --worlds slippery_lake taxi words maze wordle
 
 Each step is a run in the folder: the same command goes on where it was.
@@ -73,7 +73,7 @@ def run(script: str, config: Path, run_dir: Path, settings: dict[str, object]) -
 
 
 def _spent(run_dir: Path) -> Path:
-    """The file that says how many CPU seconds a run took, the start of its process included."""
+    """The file that says how many CPU seconds a run's last start took, some four to begin with."""
     return run_dir.with_name(f"{run_dir.name}.seconds")
 
 
@@ -92,7 +92,7 @@ def judged(world: str, folder: Path, seed: int) -> dict[str, Row]:
         found[name] |= taught(folder, critics[name])
     for path, name in names.items():
         spent = _spent(path if path.suffix == ".json" else path.parent)
-        found[name]["seconds"] = float(spent.read_text())
+        found[name]["seconds"] = float(spent.read_text()) if spent.exists() else None
     fresh = fit(second, folder / "round 2, anew", {"critic.checkpoint": None})
     carried = {
         first / "critic": "round 1, as it was",
@@ -145,14 +145,11 @@ def others(folder: Path, seed: int, asked: dict[str, Any], critic: EmbeddingCrit
     episodes, read = open_trajectories(path), other_signals.plain(own)
     best = optimal_values(tabular_model(env.env, env.view), gamma)
     nearest = np.flatnonzero(best >= np.quantile(best, 0.99)).tolist()
+    of_critic = critic, episodes, other_signals.plain(env)
+    heads = partial(other_signals.of_halves, *of_critic)
     known: dict[str, Callable[[], list[float]]] = {
-        f"HL-Gauss, {bins} bins": partial(
-            other_signals.hl_gauss, critic, episodes, other_signals.plain(env), bins
-        )
-        for bins in (51, 101)
-    }
-    heads = partial(other_signals.of_halves, critic, episodes, other_signals.plain(env))
-    known |= {
+        "HL-Gauss, 51 bins": partial(other_signals.hl_gauss, *of_critic, 51),
+        "HL-Gauss, 101 bins": partial(other_signals.hl_gauss, *of_critic, 101),
         "V: two heads on halves of the episodes, their mean": lambda: heads().mean(axis=0).tolist(),
         "V: two heads on halves of the episodes, the lower": lambda: heads().min(axis=0).tolist(),
         "likeness by MiniLM": partial(other_signals.likeness, MINILM, read, nearest),
@@ -160,24 +157,27 @@ def others(folder: Path, seed: int, asked: dict[str, Any], critic: EmbeddingCrit
         "V* of the world": best.tolist,
         "drawn numbers": np.random.default_rng(seed).random(len(best)).tolist,
     }
+    built_on = {name: folder / "V" for name in known if name.startswith(("HL-Gauss", "V:"))}
+    said = [action for episode in episodes for action in episode.actions]
+    actions = sum(len(env.extractor.parse(action.text).actions) for action in said)
+    of_token = gamma ** (actions / sum(len(action.token_ids) for action in said))
     for method in ("mc", "ilql") if env.grammar.num_completions <= MAX_COMPLETIONS else ():
         preset = load(ROOT / f"configs/train_{method}/gridworld_tiny.yaml")
         preset |= {key: asked[key] for key in ("environment", "actor")}
-        preset[method]["gamma"] = gamma**0.5  # of a token; an action has two
+        preset[method]["gamma"] = of_token
         (file := folder / f"{method}.yaml").write_text(to_yaml(preset))
-        trained = run(f"train_{method}", file, folder / method, {"trajectories": path})
-        of_tokens = partial(other_signals.of_tokens, trained / "values", asked["actor"], env)
-        known[f"V of {method.upper()}"] = of_tokens
-    files = {folder / f"{name}.json": numbers for name, numbers in known.items()}
-    for file, numbers in files.items():
-        if not file.exists():
+        name, trained = f"V of {method.upper()}", folder / method
+        built_on[name] = run(f"train_{method}", file, trained, {"trajectories": path})
+        known[name] = partial(other_signals.of_tokens, trained / "values", asked["actor"], env)
+    for name, numbers in known.items():
+        if not (file := folder / f"{name}.json").exists():
             began, values = time.process_time(), numbers()
             spent = time.process_time() - began
-            if (trained := folder / file.stem.rpartition(" ")[2].lower()).is_dir():
-                spent += float(_spent(trained).read_text())
+            if name in built_on:
+                spent += float(_spent(built_on[name]).read_text())
             _spent(file).write_text(f"{spent:.1f}")
             file.write_text(json.dumps({"values": values}))
-    return [*files]
+    return [folder / f"{name}.json" for name in known]
 
 
 def main() -> None:
@@ -194,8 +194,10 @@ def main() -> None:
             folder = given.folder.resolve() / f"{world}_{seed}"
             for name, figures in judged(world, folder, seed).items():
                 rows.setdefault(name, []).append(figures)
-            success.append(summary(folder / "pipeline/round_0/evaluation").get("success_rate", 0))
-        print(f"\n### {world}, actors of success {shown(success)}\n")
+            before = summary(folder / "pipeline/round_0/evaluation")
+            success.append([before[name] for name in LEARNT[:2]])
+        rates, in_two = (shown(values) for values in zip(*success, strict=True))
+        print(f"\n### {world}, actors of success {rates}, within two completions {in_two}\n")
         print("\n".join(table(rows)), flush=True)
 
 
@@ -203,13 +205,18 @@ def table(rows: Mapping[str, Sequence[Row]]) -> list[str]:
     """A row for each signal, of means over seeds; less the columns in which nothing stands."""
     columns = {name: [_cell(seeds, name) for seeds in rows.values()] for name in FIGURES}
     columns = {name: cells for name, cells in columns.items() if any(cells)}
-    return markdown(["signal", *columns], zip(rows, *columns.values(), strict=True))
+    heads = [f"after a round: {name}" if name in LEARNT else name for name in columns]
+    return markdown(["signal", *heads], zip(rows, *columns.values(), strict=True))
 
 
 def _cell(seeds: Sequence[Mapping[str, Any]], figure: str) -> str:
-    """Over the seeds that have the figure, which replays may not give."""
-    values = [found[figure] for found in seeds if found.get(figure) is not None]
-    return shown(values, "{:.0f}" if figure == "seconds" else "{:.3f}") if values else ""
+    """Over the seeds that have the figure, and how many where not all do."""
+    known = [found[figure] for found in seeds if found.get(figure) is not None]
+    values = [value for value in known if value == value]
+    if not values:
+        return ""
+    text = shown(values, "{:.0f}" if figure == "seconds" else "{:.3f}")
+    return text + (f" (of {len(values)})" if len(values) < len(seeds) else "")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Which loss teaches a policy most from the same completions: nine of them, on one budget.
 
-In each world a tiny actor is cloned and a critic trained by the preset `tiny`; the actor's K
+In each world a tiny actor is cloned and a critic trained by the preset `tiny`, and in `smollm2`
+SmolLM2 by its own, whose bound on the distance from the sampler no loss has here. The actor's K
 completions to the states of its first round are valued by that critic once, and kept. Each loss
 then trains the same actor on them, for the same number of updates and states per update, and the
 actor is evaluated as a pipeline evaluates a round. Losses of pairs see the best and the worst
 completion, the others all K.
 
     python benchmarks/losses.py --sweep                      # settings, by seeds 100 to 102
-    python benchmarks/losses.py --seeds 0 1 2                # all worlds, by the settings chosen
+    python benchmarks/losses.py --seeds 0 1 2                # five worlds, by the settings chosen
     python benchmarks/losses.py --worlds smollm2 --num_epochs 1 --learning_rate 1e-3
-    python benchmarks/losses.py --report
 
 Settings are swept in the order that SimPO's authors advise: the learning rate first, then the
 loss's own. FOLDER/results.jsonl has a line for each training, so that the same command goes on
@@ -118,6 +118,7 @@ class Course:
 
     def train(self, name: str, learning_rate: float, nll_weight: float, settings: Line) -> Line:
         """Trains by one loss; returns the figures of the actor."""
+        self.candidates()  # whose cost is not the loss's
         config, loss, began = self.config, LOSSES[name], time.process_time()
         seed_everything(self.seed, 1)
         model, tokenizer = load_actor(config.actor, trainable=True)
@@ -178,10 +179,16 @@ class PretrainedCourse(Course):
     def _begun(self, given: argparse.Namespace) -> tuple[RunPipelineConfig, TrainSimPOConfig]:
         study = study_of(self.seed, given.chains, self.folder, ["--run.threads", "1"])
         actor = study.warm_start()
-        study.play("warm start", actor)
+        greedy = replace(recast(actor, GuidedActorConfig), temperature=0.0)
+        study.stage(self.evaluated_before, evaluate.main, evaluation(study.config, greedy))
         study.train_critic(actor)
         config = study.improvement(actor, "recipe")
         return study.config, replace(config, run=RunConfig(seed=self.seed))
+
+
+def course(given: argparse.Namespace, world: str, seed: int) -> Course:
+    """What a world's losses begin from."""
+    return (PretrainedCourse if world == PRETRAINED else Course)(given, world, seed)
 
 
 class Results:
@@ -212,40 +219,36 @@ class Results:
 
 
 def main() -> None:
-    """Sweeps, trains, or reports."""
+    """Sweeps, or trains and prints the tables."""
     parser = command_line(__doc__)
     parser.add_argument("--worlds", nargs="+", choices=[*BUILT_IN, PRETRAINED])
-    parser.add_argument("--chains", type=int, default=520, help=f"cloned by {PRETRAINED}")
+    parser.add_argument("--chains", type=int, default=520, help=f"that {PRETRAINED} clones")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
     parser.add_argument("--folder", type=Path, default=Path("runs/benchmarks/losses"))
     parser.add_argument("--nll_weights", type=float, nargs="+", default=[0.0, 10.0])
-    parser.add_argument("--num_epochs", type=float, default=4, help="half the preset's by default")
+    parser.add_argument("--num_epochs", type=float, default=4, help="of the completions")
     parser.add_argument("--learning_rate", type=float, help="of all, in the place of the sweep's")
-    parser.add_argument("--sweep", action="store_true", help="choose settings by seed 100")
-    parser.add_argument("--report", action="store_true", help="the tables of what is there")
+    parser.add_argument("--sweep", action="store_true", help="choose settings by seeds 100 to 102")
     given = parser.parse_args()
     results = Results(given.folder / "results.jsonl")
-    if given.report:
-        print("\n".join(report(results.lines, given.worlds or TABLE_WORLDS)))
-        return
     with under_way("Losses"):
         if given.sweep:
             worlds = given.worlds or SWEEP_WORLDS
-            courses = [Course(given, world, seed) for world in worlds for seed in SWEEP_SEEDS]
+            courses = [course(given, world, seed) for world in worlds for seed in SWEEP_SEEDS]
             for name in given.losses:
                 for nll_weight in _nll_weights(name, given.nll_weights):
                     sweep(results, courses, name, nll_weight)
             return
         for world in given.worlds or TABLE_WORLDS:
             for seed in given.seeds:
-                kind = PretrainedCourse if world == PRETRAINED else Course
-                course = kind(given, world, seed)
-                results.before(course)
+                begun_there = course(given, world, seed)
+                results.before(begun_there)
                 for name in given.losses:
                     for nll_weight in _nll_weights(name, given.nll_weights):
                         rate, *more = chosen(results.lines, name, nll_weight)
-                        results.of(course, name, given.learning_rate or rate, *more)
+                        results.of(begun_there, name, given.learning_rate or rate, *more)
+    print("\n".join(report(results.lines, given.worlds or TABLE_WORLDS)))
 
 
 def sweep(results: Results, courses: Sequence[Course], name: str, nll_weight: float) -> None:
@@ -304,13 +307,14 @@ def report(lines: Sequence[Line], worlds: Sequence[str]) -> list[str]:
     return found
 
 
-def _arm(line: Line) -> tuple[str, float, float]:
-    return line["loss"], line["nll_weight"], line["learning_rate"]
+def _arm(line: Line) -> tuple[Any, ...]:
+    settings = repr(line["settings"])
+    return line["loss"], line["nll_weight"], line["learning_rate"], line["num_epochs"], settings
 
 
 def _cells(lines: Sequence[Line], base: Mapping[int, Line]) -> Iterator[object]:
-    first = lines[0]
-    yield f"{first['loss']}, {first['nll_weight']:g}, {first['learning_rate']:g}"
+    name, nll_weight, rate, *_ = _arm(lines[0])
+    yield f"{name}, {nll_weight:g}, {rate:g}, {_short(lines[0]['settings'])}"
     yield len(lines)
     for key in ("success_rate", "success_within_2_chains"):
         yield shown([line[key] for line in lines])

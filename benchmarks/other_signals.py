@@ -34,7 +34,8 @@ def hl_gauss(
 ) -> list[float]:
     """Values (B,) of a linear head on a critic's features that learns in which bin a return falls.
 
-    Each is spread by a normal distribution (HL-Gauss: Imani and White 2018). It sees all episodes.
+    Each is spread by a normal distribution (HL-Gauss: Imani and White 2018). It sees all episodes,
+    and learns the critic's own targets.
     """
     table = EpisodeTable(episodes, critic)
     known, asked = _features(critic, table.inputs), _features(critic, _rows(critic, texts))
@@ -65,15 +66,15 @@ def hl_gauss(
 def of_halves(
     critic: EmbeddingCritic, episodes: Sequence[Trajectory], texts: Sequence[str]
 ) -> np.ndarray:
-    """Values (2, B) of two heads on a critic's encoder, which share no episode.
+    """Values (2, B) of two heads that share no episode, on a critic's encoder, which saw them all.
 
-    What is bootstrapped is the critic's own value, of all episodes.
+    What is bootstrapped is the critic's own value.
     """
     asked, found = _features(critic, _rows(critic, texts)), []
     for half in (episodes[::2], episodes[1::2]):
         table = EpisodeTable(half, critic)
         known = _features(critic, table.inputs)
-        targets = _targets(table, known, critic, critic.settings.trace)
+        targets = _targets(table, known, critic)
         folds = RidgeFolds(known, table.row_inputs, table.row_episodes % NUM_FOLDS)
         found.append(folds.solve(targets).values(asked).numpy())
     return np.stack(found)
@@ -115,14 +116,12 @@ def plain(env: LanguageEnv) -> list[str]:
     return [env.texts(state)[0] for state in env.view_states()]
 
 
-def _targets(
-    table: EpisodeTable, features: Tensor, critic: EmbeddingCritic, trace: float = 1.0
-) -> Tensor:
-    """Returns (N,) bootstrapped by a critic, whose guess at a text never answered has bounds."""
+def _targets(table: EpisodeTable, features: Tensor, critic: EmbeddingCritic) -> Tensor:
+    """A critic's λ-returns (N,) by its own values, which have bounds where no text was answered."""
     head = critic.base.score.weight[0].detach().double() * critic.value_scale
-    plain = table.targets(torch.zeros(len(features)))
-    values = (critic.value_offset + features @ head).clamp(plain.min(), plain.max())
-    return table.targets(values, trace)
+    returns = table.targets(torch.zeros(len(features)))
+    values = (critic.value_offset + features @ head).clamp(returns.min(), returns.max())
+    return table.targets(values, critic.settings.trace)
 
 
 def _rows(critic: EmbeddingCritic, texts: Sequence[str]) -> list[list[int]]:

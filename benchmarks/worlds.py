@@ -119,7 +119,7 @@ def play(arguments: list[str], folder: Path, seed: int, processes: int) -> None:
 def begun(
     name: str, folder: Path, seed: int, num_critics: int = 1
 ) -> tuple[RunPipelineConfig, TrainSimPOConfig]:
-    """Runs the preset up to a critic; returns its settings, and those of what is next.
+    """Runs the preset up to a round's critic; returns its settings, and those of what is next.
 
     The evaluation before any round is in `folder/round_0`.
     """

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArgum
 
 from lactchain.functional.losses import kl_to_sampler, simpo_loss
 from lactchain.functional.tokens import token_logprobs
-from lactchain.models.attention import can_read_once, check_family
+from lactchain.models.attention import can_read_once
 from lactchain.models.runtime import evaluating
 from lactchain.trainers.base import UpdateMeanTrainer
 from lactchain.trainers.behavior_cloning import (
@@ -156,6 +156,9 @@ LOSSES = {
 ScoredRow = Mapping[str, Any]
 """`prompt_ids`, and of each completion, best first, its token ids in `completions` and `scores`."""
 
+READ = ("input_ids", "attention_mask", "position_ids", "logits_to_keep")
+"""What a model is given of a batch."""
+
 
 class ScoredCollator:
     """B states → N prompts with one completion each, and where these stand in (B, K).
@@ -185,14 +188,11 @@ class ScoredCollator:
 
 def score(model: nn.Module, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Scored:
     """The completions of a batch by a model of a type, from one forward pass."""
-    names = ("input_ids", "attention_mask", "position_ids", "labels", "logits_to_keep")
-    texts = {name: inputs[name] for name in names}
-    if "prefix_ids" in inputs:
-        texts = as_one_sequence({**texts, "prefix_ids": inputs["prefix_ids"]}, dtype)
-    del texts["labels"]
+    texts = as_one_sequence(inputs, dtype) if "prefix_ids" in inputs else inputs
+    asked = {name: texts[name] for name in READ}
     labels = inputs["labels"][:, 1:]
     mask = labels != IGNORED
-    logits = model(**texts).logits.view(*inputs["labels"].shape, -1)[:, :-1]
+    logits = model(**asked).logits.view(*inputs["labels"].shape, -1)[:, :-1]
     logps = (token_logprobs(logits, labels * mask) * mask).sum(dim=1)
     exists = inputs["exists"]
     table = torch.zeros(exists.shape, device=labels.device)
@@ -243,7 +243,6 @@ class PreferenceLossTrainer(UpdateMeanTrainer):
         nll_weight: float,
         **kwargs: Any,
     ) -> None:
-        check_family(model)
         collator = ScoredCollator(CompletionCollator(tokenizer, can_read_once(model)))
         known = with_reference(rows, model, collator, args.per_device_train_batch_size)
         super().__init__(

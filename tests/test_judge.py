@@ -248,10 +248,11 @@ def test_a_policy_that_cannot_be_enumerated_is_replayed_from_start_states(weight
     assert len(listed) == 48 and {state["value"] for state in listed} == {None}
 
 
+@pytest.mark.parametrize("history", [1, 3])
 def test_texts_of_recorded_episodes_are_replayed_in_the_place_of_start_states(
-    weights, tmp_path, monkeypatch
+    weights, tmp_path, monkeypatch, history
 ):
-    world = replace(GRID, history=3)
+    world = replace(GRID, history=history, template=None)
     rollouts = Rollouts(world, 8)
     actor = LanguageActor.from_config(sampler(weights), rollouts.env.grammar)
     episodes = rollouts.play(actor, sampled_episodes(rollouts.env, 6, seed=0))
@@ -273,7 +274,9 @@ def test_texts_of_recorded_episodes_are_replayed_in_the_place_of_start_states(
     told = json.loads((tmp_path / "run/judgement.json").read_text())["a"]
     assert told["num_states"] == len(asked)
     starts = {rollouts.observe([state])[0] for state in rollouts.env.start_states()}
-    assert asked - starts  # what is remembered in the middle of an episode is read again, too
+    assert asked - starts  # what is told in the middle of an episode is read again, too
+    with pytest.raises(ValueError, match="critics: expected no numbers of states beside traj"):
+        replace(config, critics=("a.json",), trajectories="played")
 
 
 def test_a_world_without_states_or_starts_to_compare_is_refused_before_play(weights, tmp_path):

@@ -105,6 +105,27 @@ def test_where_all_are_as_likely_a_step_makes_the_best_completion_likelier(name)
 
 
 @pytest.mark.parametrize("share", [True, False])
+def test_completions_of_states_that_have_unequal_numbers_are_read_as_if_alone(tiny, run, share):
+    simpo = make_simpo(tiny, run, lora=False)
+    model, tokenizer = simpo.model.eval(), simpo.processing_class
+    said = [[[40, 41], [42], [43, 44, 45]], [[50], [51, 52, 53, 54]], [[60], [61], [62], [63, 64]]]
+    prompts = [[*range(5, 25), *more] for more in ([30], [31, 32, 33], [34, 35])]
+    rows = [
+        {"prompt_ids": prompt, "completions": some, "scores": [0.0] * len(some)}
+        for prompt, some in zip(prompts, said, strict=True)
+    ]
+    batch = ScoredCollator(CompletionCollator(tokenizer, share))(rows)
+    assert ("prefix_ids" in batch) == share
+    scored = preference_losses.score(model, batch, model.dtype)
+    assert scored.lengths.tolist() == [[2, 1, 3, 0], [1, 4, 0, 0], [1, 1, 1, 2]]
+    for found, prompt, some in zip(scored.logps, prompts, said, strict=True):
+        for number, ids in enumerate(some):
+            logps = model(torch.tensor([prompt + ids])).logits[0].log_softmax(dim=-1)
+            alone = sum(logps[len(prompt) - 1 + i, token] for i, token in enumerate(ids))
+            torch.testing.assert_close(found[number], alone, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("share", [True, False])
 def test_simpo_from_rows_of_its_own_trainer_has_the_same_loss(tiny, run, share):
     """A row is a pair there, and a completion here, behind a shared beginning or not."""
     simpo = make_simpo(tiny, run, lora=False)

@@ -163,7 +163,7 @@ class RecordedText:
     def drawn(self, seed: int) -> Episode:
         """An episode that goes on in one of the states, each as often as it was met."""
         state = self.states[seed % len(self.states)]
-        return Episode(seed, state, remembered=self.remembered)
+        return Episode(seed, state, remembered=self.remembered or (self.text,))
 
 
 def hides(state: State | RecordedText) -> bool:

@@ -1,9 +1,10 @@
 """Judges critics, or anything else that gives states numbers, by what a policy's states are worth.
 
 Reads an actor and critics; writes RUN/states.json (what each state reads like, so that others can
-bring numbers for them), RUN/judgement.json with figures, and RUN/pairs_in_order.svg. Values are
-exact where the model of the world is known, chains are few, and the actor samples under constrained
-decoding; elsewhere each of some start states is played over and over.
+bring numbers for them) where states are listed, RUN/judgement.json with figures, and
+RUN/pairs_in_order.svg. Values are exact where the model of the world is known, chains are few, and
+the actor samples under constrained decoding; elsewhere, and with `trajectories`, each of some start
+states or of the texts of recorded episodes is played over and over, which judges values alone.
 """
 
 from collections.abc import Sequence
@@ -61,6 +62,8 @@ class JudgeConfig(Bounded):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(len(set(self.critics)) == len(self.critics), "critics", "each once", self.critics)
+        of_states = self.trajectories and [name for name in self.critics if name.endswith(".json")]
+        check(not of_states, "critics", "no numbers of states beside trajectories", of_states)
 
 
 def main(config: JudgeConfig) -> dict[str, Any]:
@@ -91,8 +94,8 @@ def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
     else:
         starts = _starts(config, env)
         if len(starts) < 2:
-            got = f"{len(starts)}; without start states, give trajectories"
-            raise ConfigError(f"environment: expected two states to compare, got {got}")
+            mend = "" if config.trajectories else "; give trajectories, whose texts are more"
+            raise ConfigError(f"environment: expected two states to compare, got 1{mend}")
         _write_states(config, run, env, None)
         plays = config.num_replays, config.run.seed
         figures = judge_by_replays(critics, actor, rollouts, starts, *plays)
@@ -109,7 +112,7 @@ def judge_critics(config: JudgeConfig, run: Run) -> dict[str, Any]:
 def _starts(config: JudgeConfig, env: LanguageEnv) -> Sequence[State | RecordedText]:
     if config.trajectories is None:
         return sampled_starts(env, config.num_starts, "reported")
-    texts = recorded_texts(open_trajectories(config.trajectories, env), env)
+    texts = recorded_texts(open_trajectories(config.trajectories), env)
     return go_round(texts, min(config.num_starts, len(texts)), config.run.seed)
 
 
