@@ -58,9 +58,8 @@ def write_table(
 ) -> None:
     """Writes a table into a file, and then the manifest beside it: where that is, it is whole.
 
-    The folder is made where there is none.
-
-    The manifest records some `facts` as well. `kind` and `version` are those of a `Format`.
+    The folder is made where there is none. The manifest records some `facts` as well. `kind` and
+    `version` are those of a `Format`.
     """
     buffer = io.BytesIO()
     pq.write_table(
