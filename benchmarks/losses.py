@@ -301,7 +301,7 @@ def report(lines: Sequence[Line], worlds: Sequence[str]) -> list[str]:
             [*_cells([line for line in here if _arm(line) == arm], base)]
             for arm in dict.fromkeys(map(_arm, here))
         ]
-        heads = ["loss, NLL weight, rate", "seeds", "success", "within two", "less SimPO's"]
+        heads = ["loss, NLL weight, rate, own", "seeds", "success", "within two", "less SimPO's"]
         heads += ["no chain", "skill", "chosen", "rejected", "CPU s"]
         found += ["", f"### {world}", "", *markdown(heads, rows)]
     return found
