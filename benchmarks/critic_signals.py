@@ -10,7 +10,7 @@ the preset's own round: its critic as it was, a new one, and the old one carried
 over seeds with 95 % intervals; without exact values those of states alone, by replays.
 
     python benchmarks/critic_signals.py                     # some twenty CPU minutes a seed
-    python benchmarks/critic_signals.py --worlds slippery_lake taxi words maze wordle
+    python benchmarks/critic_signals.py --worlds slippery_lake maze --seeds 0 1 2
 
 Each step is a run in the folder: the same command goes on where it was.
 """
@@ -77,6 +77,11 @@ def _spent(run_dir: Path) -> Path:
     return run_dir.with_name(f"{run_dir.name}.seconds")
 
 
+def _seconds(place: Path) -> float:
+    """What is in that file; NaN where a run was killed before it was written."""
+    return float(_spent(place).read_text()) if _spent(place).exists() else np.nan
+
+
 def judged(world: str, folder: Path, seed: int) -> dict[str, Row]:
     """Figures of all kinds on one seed, by name."""
     begun(world, folder / "pipeline", seed, num_critics=2)
@@ -91,8 +96,7 @@ def judged(world: str, folder: Path, seed: int) -> dict[str, Row]:
     for name in TAUGHT:
         found[name] |= taught(folder, critics[name])
     for path, name in names.items():
-        spent = _spent(path if path.suffix == ".json" else path.parent)
-        found[name]["seconds"] = float(spent.read_text()) if spent.exists() else None
+        found[name]["seconds"] = _seconds(path if path.suffix == ".json" else path.parent)
     fresh = fit(second, folder / "round 2, anew", {"critic.checkpoint": None})
     carried = {
         first / "critic": "round 1, as it was",
@@ -174,7 +178,7 @@ def others(folder: Path, seed: int, asked: dict[str, Any], critic: EmbeddingCrit
             began, values = time.process_time(), numbers()
             spent = time.process_time() - began
             if name in built_on:
-                spent += float(_spent(built_on[name]).read_text())
+                spent += _seconds(built_on[name])
             _spent(file).write_text(f"{spent:.1f}")
             file.write_text(json.dumps({"values": values}))
     return [folder / f"{name}.json" for name in known]
